@@ -39,8 +39,8 @@ class CatalogedJournal(msgspec.Struct, frozen=True):
     has_checksums: bool = False
     """Whether every group ends with a checksum (``group``)."""
     is_loose: bool = False
-    """Whether groups did not wait for the syncs of earlier ones, or do not end on sectors (version 4): a crash can then
-    have torn any number of them."""
+    """Whether groups were written before the previous one was synced, or do not end on sectors (version 4): a crash can
+    then have torn more than the last one."""
 
 
 class JournalCatalog(msgspec.Struct, frozen=True):

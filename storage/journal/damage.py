@@ -1,18 +1,16 @@
 """Distinguishing a group that a crash tore from damage, in journal files that this bookie wrote.
 
-A crash can tear only the last group, and the one before it if the last one was written before the sync of that one had
-ended. Neither was acknowledged, and all groups before them were synced. So the reader may drop a tail if a crash can
-have made it, and must refuse it otherwise, because it may then hold acknowledged entries. By the guarantees of
-``writer``, a crash can leave this:
+A crash can tear only one group: the one being written, which was not acknowledged. All groups before it were synced. So
+the reader may drop a tail if a crash can have made it, and must refuse it otherwise, because it may then hold
+acknowledged entries. By the guarantees of ``writer``, a crash can leave this:
 
-- Each sector of a torn group, 512 bytes, holds what was written, or zeros, as it was never written before. Groups
+- Each sector of the torn group, 512 bytes, holds what was written, or zeros, as it was never written before. Groups
   begin on sectors. The kernel chooses the order: later sectors can be there without earlier ones.
-- At most one group follows the first torn one. Each ends with padding, and its length is bounded.
+- The torn group is the last one: nothing follows it. It ends with padding, and its length is bounded.
 - The file is at least as long as its groups: its length was synced before them.
 
 A checksum in a group (``group``) shows more. A group that does not match it is damaged, unless it has a sector of zeros
-that was never written. Both of two groups say that the second did not wait for the first: otherwise the second proves
-that the first was synced.
+that was never written. A group whose checksum says that it began later proves that earlier ones were synced.
 
 A hole of whole sectors that reaches into the last group is ambiguous, because nothing on disk shows what had been
 synced. It is treated as torn, and reported (decisions 6 and 9).
@@ -21,7 +19,6 @@ synced. It is treated as torn, and reported (decisions 6 and 9).
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 
 from bkctl.storage.config import JOURNAL_BLOCK_BYTES, JOURNAL_VERSION_MAX, JOURNAL_VERSION_MIN
 from bkctl.storage.errors import CorruptFileError
@@ -37,14 +34,7 @@ from bkctl.storage.journal.format import (
     decode_version,
     is_record_start,
 )
-from bkctl.storage.journal.group import (
-    CHECKSUM_BYTES,
-    CHECKSUM_MARK,
-    GroupChecksum,
-    JournalGroup,
-    decode_checksum,
-    is_checksum_right,
-)
+from bkctl.storage.journal.group import CHECKSUM_BYTES, CHECKSUM_MARK, JournalGroup, decode_checksum, is_checksum_right
 
 _LENGTH = struct.Struct(">i")
 _PADDING_WORD = _LENGTH.pack(PADDING_MARK)
@@ -125,26 +115,15 @@ class GroupDamage:
             raise CorruptFileError(self._path, offset, f"data up to {self._journal.end_offset} is missing: zeros")
 
     def _require_last(self, group_start: int, offset: int, reason: str) -> None:
-        """Raise CorruptFileError if what follows the group proves that it was synced."""
+        """Raise CorruptFileError if later data than the group follows it."""
         data_end = self._window.data_end(offset)
-        groups_max = 2 if self._journal.has_checksums else 1
-        if data_end > group_start + groups_max * self._unsynced_bytes_max:
-            raise CorruptFileError(self._path, offset, f"{reason}, followed by too much data,")
-        for start in self._groups_after_sync(group_start, offset, data_end):
-            raise CorruptFileError(self._path, offset, f"{reason}, followed by a later group (at {start}),")
-
-    def _groups_after_sync(self, group_start: int, offset: int, data_end: int) -> Iterator[int]:
-        """Starts of later groups that can only have been written when this one was synced."""
-        found = self._next_group(offset, data_end)
-        if found is not None:
-            start, own = found
-            is_left_unsynced = own is None or (own.group_start == group_start and own.is_left_unsynced)
-            if not self._journal.has_checksums or not is_left_unsynced or self._next_group(start, data_end):
-                yield start
-        if self._journal.has_checksums:
-            for checksum, end in self._later_checksums(group_start, data_end):
-                if not checksum.follows_unsynced or end < data_end:
-                    yield checksum.group_start
+        if data_end > group_start + self._unsynced_bytes_max:
+            raise CorruptFileError(self._path, offset, f"{reason}, followed by too much data for one group,")
+        next_start = self._next_group(offset, data_end)
+        if next_start is None and self._journal.has_checksums:
+            next_start = self._next_checksum(group_start, data_end)
+        if next_start is not None:
+            raise CorruptFileError(self._path, offset, f"{reason}, followed by a later group (at {next_start}),")
 
     def _require_unfinished(self, offset: int, reason: str) -> None:
         if self._journal.end_offset > 0:
@@ -171,9 +150,8 @@ class GroupDamage:
                 return False
         return True
 
-    def _next_group(self, offset: int, data_end: int) -> tuple[int, GroupChecksum | None] | None:
-        """Start of a group after ``offset``, where padding leads, if a record can start there; the padding's checksum,
-        if it has one."""
+    def _next_group(self, offset: int, data_end: int) -> int | None:
+        """Start of a group after ``offset``: where padding leads, if a record can start there."""
         tail = self._window.read(data_end - offset, offset)
         found = -1
         while (found := tail.find(_PADDING_WORD, found + 1)) >= 0:
@@ -185,16 +163,15 @@ class GroupDamage:
             if not zeros <= start <= len(tail) or (offset + start) % JOURNAL_BLOCK_BYTES != 0:
                 continue
             left_bytes = self._window.size_bytes - offset - start
-            checksum = decode_checksum(tail[found : zeros + CHECKSUM_BYTES])
-            if checksum is not None:
+            if tail.startswith(CHECKSUM_MARK, zeros):
                 zeros += CHECKSUM_BYTES
             is_padding = not tail[zeros:start].strip(b"\0")
             if is_padding and is_record_start(tail[start : start + RECORD_START_BYTES], left_bytes):
-                return offset + start, checksum
+                return offset + start
         return None
 
-    def _later_checksums(self, group_start: int, data_end: int) -> Iterator[tuple[GroupChecksum, int]]:
-        """Correct checksums of groups after ``group_start``, each with the end of its group."""
+    def _next_checksum(self, group_start: int, data_end: int) -> int | None:
+        """Start of a group after ``group_start``, according to its own checksum."""
         tail = self._window.read(data_end - group_start, group_start)
         found = PADDING_HEADER_BYTES
         while (found := tail.find(CHECKSUM_MARK, found)) >= 0:
@@ -205,4 +182,5 @@ class GroupDamage:
                 continue
             first = checksum.group_start - group_start
             if 0 < first < padding and is_checksum_right(checksum, self._journal.journal_id, tail, first, padding):
-                yield checksum, group_start + padding + checksum.padding_bytes
+                return checksum.group_start
+        return None

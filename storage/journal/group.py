@@ -37,17 +37,14 @@ CHECKSUM_BYTES = 16
 id and of everything from the group's start up to the CRC itself."""
 
 CHECKSUM_MARK = b"bkg"
-"""Begins the checksum; the next byte has the flags below."""
+"""Begins the checksum; the next byte says whether a sector of zeros can be what was written."""
 
-_WITHOUT_ZEROS: Final = 1
+_WITHOUT_ZEROS = b"\1"
 """There are no 512 consecutive zeros before the end of the padding's count: a sector of zeros was not written."""
-_WITH_ZEROS: Final = 2
-_ZEROS_MASK: Final = 3
-_LEFT_UNSYNCED: Final = 4
-_FOLLOWS_UNSYNCED: Final = 8
+_WITH_ZEROS = b"\2"
 
 _JOURNAL_ID = struct.Struct(">q")
-_CHECKSUM = struct.Struct(">3sBq")
+_CHECKSUM = struct.Struct(">3scq")
 _CRC = struct.Struct(">I")
 _CRC_AT = PADDING_HEADER_BYTES + _CHECKSUM.size
 _PADDING = struct.Struct(">ii")
@@ -81,10 +78,6 @@ class GroupChecksum(msgspec.Struct, frozen=True):
     """Length of its padding, all words included."""
     may_hold_zero_sectors: bool
     """Whether the group may have been written with a sector of zeros before its checksum."""
-    is_left_unsynced: bool
-    """Whether the next group may have been written before this one was synced."""
-    follows_unsynced: bool
-    """Whether the group before may not have been synced when this one was written."""
 
 
 class JournalGroup(msgspec.Struct, frozen=True):
@@ -120,9 +113,6 @@ def encode_group(
     journal_id: JournalId | None = None,
     version: int = VERSION_MAX,
     steps: StepSizes = USUAL_STEPS,
-    *,
-    is_left_unsynced: bool = False,
-    follows_unsynced: bool = False,
 ) -> EncodedGroup:
     """Encode a group of raw records at ``position`` in a file of ``version``.
 
@@ -140,8 +130,7 @@ def encode_group(
     if journal_id is None:
         parts = itertools.chain(parts, [padding])
     else:
-        flags = is_left_unsynced * _LEFT_UNSYNCED + follows_unsynced * _FOLLOWS_UNSYNCED
-        parts = _with_checksum(parts, padding, journal_id, position, flags)
+        parts = _with_checksum(parts, padding, journal_id, position)
     return EncodedGroup(size_bytes + len(padding), _writes(parts, position, steps.journal_write_bytes))
 
 
@@ -168,18 +157,11 @@ def decode_checksum(padding: bytes) -> GroupChecksum | None:
     if len(padding) < PADDING_HEADER_BYTES + CHECKSUM_BYTES:
         return None
     mark, count = _PADDING.unpack_from(padding)
-    name, flags, group_start = _CHECKSUM.unpack_from(padding, PADDING_HEADER_BYTES)
+    name, kind, group_start = _CHECKSUM.unpack_from(padding, PADDING_HEADER_BYTES)
     (crc,) = _CRC.unpack_from(padding, _CRC_AT)
     if mark != PADDING_MARK or count < CHECKSUM_BYTES or name != CHECKSUM_MARK:
         return None
-    return GroupChecksum(
-        group_start,
-        crc,
-        PADDING_HEADER_BYTES + count,
-        may_hold_zero_sectors=flags & _ZEROS_MASK != _WITHOUT_ZEROS,
-        is_left_unsynced=bool(flags & _LEFT_UNSYNCED),
-        follows_unsynced=bool(flags & _FOLLOWS_UNSYNCED),
-    )
+    return GroupChecksum(group_start, crc, PADDING_HEADER_BYTES + count, kind != _WITHOUT_ZEROS)
 
 
 def is_checksum_right(checksum: GroupChecksum, journal_id: JournalId, data: bytes, first: int, padding: int) -> bool:
@@ -252,20 +234,18 @@ def _framed(records: Sequence[bytes], lengths: Sequence[int], size_bytes: int, p
         yield framed_bytes(records[first : first + count], known)
 
 
-def _with_checksum(
-    parts: Iterable[Buffer], padding: bytes, journal_id: JournalId, position: int, flags: int
-) -> Iterator[Buffer]:
+def _with_checksum(parts: Iterable[Buffer], padding: bytes, journal_id: JournalId, position: int) -> Iterator[Buffer]:
     """The parts, then the padding with their checksum."""
     crc = crc32c.crc32c(_JOURNAL_ID.pack(journal_id))
-    zeros = _WITHOUT_ZEROS
+    kind = _WITHOUT_ZEROS
     for part in parts:
         crc = crc32c.crc32c(part, crc)
         # A zero sector has three zero samples in a row, so looking at every 128th byte avoids most full searches.
         if _ZERO_SAMPLES in part[::_SAMPLE_BYTES] and _ZERO_RUN in part:
-            zeros = _WITH_ZEROS
+            kind = _WITH_ZEROS
         yield part
     end = bytearray(padding)
-    _CHECKSUM.pack_into(end, PADDING_HEADER_BYTES, CHECKSUM_MARK, flags | zeros, position)
+    _CHECKSUM.pack_into(end, PADDING_HEADER_BYTES, CHECKSUM_MARK, kind, position)
     _CRC.pack_into(end, _CRC_AT, crc32c.crc32c(end[:_CRC_AT], crc))
     yield end
 

@@ -154,7 +154,7 @@ class JournalScan:
             self.is_read_alike = True
             yield from self._own_records(window, version, offset, damage, journal)
             return
-        # Any number of groups can be torn, or group boundaries are unknown. A complete file was synced.
+        # More than the last group can be torn, or group boundaries are unknown. A complete file was synced.
         yield from self._foreign_records(window, version, offset, is_newest=self._is_newest and journal.end_offset == 0)
         damage.require_end(self.end.data_end_offset)
 

@@ -1,14 +1,13 @@
 """The journal of one directory: groups of records, each written once and synced once.
 
-A lane calls it, one call at a time; only ``sync`` may run in another lane, unless ``needs_sync_first``. A file is
-complete and synced before the next one is begun, so nothing is ever acknowledged across a roll. Source: storage
-sections 3.1 to 3.7 and 3.10; hazard H5 is excluded by this order.
+A lane calls it, one call at a time. Everything is durable when ``write_group`` returns, so a file is complete and
+synced before the next one is begun, and nothing is ever acknowledged across a roll. Source: storage sections 3.1 to 3.7
+and 3.10; hazard H5 is excluded by this order.
 
-The checks of ``damage`` at boot rely on three guarantees of this module: when a group is written, all others are synced
-except the one before it, and the checksums of both say so; the file length that a group needs is synced before the
-group is written; a file is in the catalog before anything in it is acknowledged. If adds do not wait for a sync
-(``is_data_synced``), and in version 4, whose groups do not end on sectors, the first one does not hold, and the catalog
-says so.
+The checks of ``damage`` at boot rely on three guarantees of this module: the previous group is synced when the next one
+is written; the file length that a group needs is synced before the group is written; a file is in the catalog before
+anything in it is acknowledged. If adds do not wait for a sync (``is_data_synced``), and in version 4, whose groups do
+not end on sectors, the first one does not hold, and the catalog says so.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from bkctl.storage.config import JOURNAL_BLOCK_BYTES, JournalConfig
 from bkctl.storage.disk_room import file_limit_advice, is_out_of_room
 from bkctl.storage.errors import JournalError, JournalFailedError, JournalFullError
 from bkctl.storage.filenames import journal_file_name
-from bkctl.storage.framing import LENGTH_BYTES
 from bkctl.storage.ids import JournalId, LogMark
 from bkctl.storage.journal.catalog import CatalogedJournal, read_catalog, write_catalog
 from bkctl.storage.journal.format import (
@@ -68,7 +66,7 @@ class JournalWriter:
         self._steps = steps
         self._failure: Exception | None = None
         self._first_id = journal_id
-        self._replayed = self._last_start = self._written = self._durable = replayed
+        self._replayed = self._written = self._durable = replayed
         self._is_held = is_held
         self._is_loose = _is_loose(config)
         self._file: File
@@ -126,21 +124,21 @@ class JournalWriter:
         payload without its length word: the body of an entry, or an encoded record of ``format``. Does nothing without
         records. ValueError, with nothing written, for a record that replay would refuse. JournalFullError if the disk
         has no room: acknowledge nothing; the same call may be repeated. JournalFailedError when a write or sync failed
-        now or earlier: acknowledge no record of the group. ``is_synced`` False: written only; unless the settings say
-        that no add waits for a sync, the next group but one syncs it first. The caller bounds the group: copying 1 MiB
-        takes about 0.2 ms, during which no other thread runs.
+        now or earlier: acknowledge no record of the group. ``is_synced`` False: written only, for adds that need not
+        wait for a sync; unless the settings say that none does, the next group syncs it first. The caller bounds the
+        group: copying 1 MiB takes about 0.2 ms, during which no other thread runs.
         """
         self._require_usable()
         if not records:
             return self._written
-        if not self._is_loose and self._durable < self._last_start:
+        if not self._is_loose:
             self.sync()
         with self._failing_for_good():
             if not self._is_begun:
                 self._begin()
             if self._written.offset > self._config.size_bytes_max:
                 self._roll()
-            group = self._encode(records, is_synced=is_synced)
+            group = self._encode(records)
             if group.size_bytes <= GROUP_BYTES_MAX or len(records) == 1:
                 self._write(group)
                 if is_synced:
@@ -158,21 +156,6 @@ class JournalWriter:
             with self._failing_for_good():
                 self._sync()
         return self._durable
-
-    def needs_sync_first(self, record_count: int, size_bytes: int) -> bool:
-        """Whether ``write_group`` of so many records may sync what was written before: no ``sync`` may run meanwhile.
-
-        Of two syncs at the same time only one may report that the disk failed.
-        """
-        end_bytes_max = 2 * self._config.alignment_bytes + JOURNAL_BLOCK_BYTES
-        group_bytes = size_bytes + record_count * LENGTH_BYTES + end_bytes_max
-        return (
-            not self._is_begun
-            or self._touched_end > 0
-            or self._written.offset > self._config.size_bytes_max
-            or self._written.offset + group_bytes >= self._preallocated_end
-            or group_bytes > GROUP_BYTES_MAX
-        )
 
     def remove_older_than(self, mark: LogMark) -> int:
         """Delete files that are completely before a published mark, except the newest ``backup_count_max``.
@@ -216,24 +199,17 @@ class JournalWriter:
     def _take(self, journal_id: JournalId, file: File) -> None:
         self._file = file
         self._is_begun = True
-        self._last_start = self._written = self._durable = LogMark(journal_id, data_start(self._config.format_version))
+        self._written = self._durable = LogMark(journal_id, data_start(self._config.format_version))
         self._preallocated_end = _step_bytes(self._config)
         self._touched_end = 0
         """Offset that a write without enough room may have reached."""
         self._dropped_end = 0
 
-    def _encode(self, records: Sequence[bytes], *, is_synced: bool) -> EncodedGroup:
+    def _encode(self, records: Sequence[bytes]) -> EncodedGroup:
         version = self._config.format_version
-        return encode_group(
-            records,
-            self._written.offset,
-            self._config.alignment_bytes,
-            self._written.journal_id if version >= PADDING_VERSION_MIN else None,
-            version,
-            self._steps,
-            is_left_unsynced=not is_synced,
-            follows_unsynced=self.has_unsynced,
-        )
+        signed_by = self._written.journal_id if version >= PADDING_VERSION_MIN else None
+        alignment_bytes = self._config.alignment_bytes
+        return encode_group(records, self._written.offset, alignment_bytes, signed_by, version, self._steps)
 
     def _write(self, group: EncodedGroup) -> None:
         journal_id, position = self._written
@@ -247,7 +223,7 @@ class JournalWriter:
                 raise self._no_room(error) from error
             raise
         self.measures.writes.succeeded.note((self.measures.now_ns() - began_ns, 1))
-        self._last_start, self._written = self._written, LogMark(journal_id, end)
+        self._written = LogMark(journal_id, end)
         self.measures.written_bytes += group.size_bytes
 
     def _write_parts(self, group: EncodedGroup, position: int, end: int) -> None:
@@ -281,7 +257,6 @@ class JournalWriter:
         self._touched_end = 0
 
     def _sync(self) -> None:
-        written = self._written  # the next group may be written meanwhile
         began_ns = self.measures.now_ns()
         try:
             _sync_data(self._file)
@@ -289,7 +264,7 @@ class JournalWriter:
             self.measures.syncs.failed.add(self.measures.now_ns() - began_ns)
             raise
         self.measures.syncs.succeeded.note((self.measures.now_ns() - began_ns, 1))
-        self._durable = written
+        self._durable = self._written
         if self._config.is_dropped_from_page_cache:
             size_bytes = self._durable.offset // _DROP_STEP_BYTES * _DROP_STEP_BYTES - self._dropped_end
             if size_bytes > 0:

@@ -72,12 +72,6 @@ def _journal_sync(patch: pytest.MonkeyPatch) -> None:
 
 
 @_in(WRITING)
-def _two_unsynced_groups_at_most(patch: pytest.MonkeyPatch) -> None:
-    """A group is written while more than the one before it is not synced."""
-    patch.setattr(JournalWriter, "sync", _nothing)
-
-
-@_in(WRITING)
 def _whole_sectors_in_a_write(patch: pytest.MonkeyPatch) -> None:
     """A group is written in pieces that end anywhere."""
     patch.setattr("bkctl.storage.journal.group.JOURNAL_BLOCK_BYTES", 1)
@@ -179,9 +173,8 @@ def _key_before_the_records(patch: pytest.MonkeyPatch) -> None:
     """A ledger's key is not journaled, so that replay takes its entries for those of a deleted ledger (H3)."""
     write_group = JournalWriter.write_group
 
-    def without_keys(self: JournalWriter, records: Sequence[bytes], *, is_synced: bool) -> LogMark:
-        kept = [record for record in records if record[8:16] != _KEY_RECORD_IDS]
-        return write_group(self, kept, is_synced=is_synced)
+    def without_keys(self: JournalWriter, records: Sequence[bytes]) -> LogMark:
+        return write_group(self, [record for record in records if record[8:16] != _KEY_RECORD_IDS])
 
     patch.setattr(JournalWriter, "write_group", without_keys)
 

@@ -82,8 +82,6 @@ class Workload:
         self._generations: dict[tuple[int, int], int] = defaultdict(int)
         self._lac_generations: dict[int, int] = defaultdict(int)
         self._entry_counts: dict[int, int] = defaultdict(int)
-        self._sync_chance = random.Random(f"syncs {seed}")
-        self._unsynced: dict[int, list[str]] = defaultdict(list)
         self._storage = self._boot()
 
     def run(self, step_count: int) -> None:
@@ -97,7 +95,6 @@ class Workload:
 
     def _boot(self) -> LedgerStorage:
         self._keys_journaled.clear()
-        self._unsynced.clear()
         storage = LedgerStorage.open(OsFileSystem(), open_plyvel, self._config, NOW_MS, steps=STEPS)
         storage.replay()
         return storage
@@ -108,20 +105,16 @@ class Workload:
 
     def _commit_group(self) -> None:
         """Some requests of several ledgers: each is stored, then journaled with the others of its journal, then
-        acknowledged. Some groups are synced only when the next one is written."""
+        acknowledged."""
         groups: dict[int, list[bytes]] = defaultdict(list)
+        answers: list[str] = []
         for _ in range(self._chance.choice((1, 1, 3, 10))):
             ledger_id = self._chance.choice(LEDGER_IDS)
-            index = ledger_id % len(self._config.journal_directories)
-            request = self._chance.choice([self._add] * 8 + [self._fence, self._set_lac])
-            self._unsynced[index].append(request(ledger_id, groups[index]))
+            records = groups[ledger_id % len(self._config.journal_directories)]
+            answers.append(self._chance.choice([self._add] * 8 + [self._fence, self._set_lac])(ledger_id, records))
         for index, records in groups.items():
-            self._journal(index, records, is_synced=self._sync_chance.random() < 0.5)
-
-    def _journal(self, index: int, records: list[bytes], *, is_synced: bool) -> None:
-        self._storage.journals[index].write_group(records, is_synced=is_synced)
-        if is_synced:
-            self._note([f"acknowledged {answer}" for answer in self._unsynced.pop(index)])
+            self._storage.journals[index].write_group(records)
+        self._note([f"acknowledged {answer}" for answer in answers])
 
     def _open(self, ledger_id: int, records: list[bytes]) -> None:
         self._storage.engine_of(ledger_id).rows.set_master_key(ledger_id, KEY)
@@ -171,8 +164,6 @@ class Workload:
     def _delete(self) -> None:
         ledger_id = self._chance.choice(LEDGER_IDS)
         self._note([f"submitted delete {ledger_id}"])
-        for answers in self._unsynced.values():
-            answers[:] = [answer for answer in answers if int(answer.split()[1]) != ledger_id]
         self._storage.engine_of(ledger_id).delete_ledger(ledger_id)
         self._keys_journaled.discard(ledger_id)
         if self._chance.random() < 0.5:
@@ -218,10 +209,10 @@ class Workload:
 
     def _commit_small_group(self) -> None:
         ledger_id = self._chance.choice(LEDGER_IDS)
-        index = ledger_id % len(self._config.journal_directories)
         records: list[bytes] = []
-        self._unsynced[index].append(self._chance.choice((self._fence, self._set_lac))(ledger_id, records))
-        self._journal(index, records, is_synced=True)
+        answer = self._chance.choice((self._fence, self._set_lac))(ledger_id, records)
+        self._storage.journal_of(ledger_id).write_group(records)
+        self._note([f"acknowledged {answer}"])
 
     def _restart(self) -> None:
         if self._chance.random() < 0.5:

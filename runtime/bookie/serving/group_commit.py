@@ -1,10 +1,9 @@
 """Group commit: one write and one sync for all records that are queued.
 
 There is no deliberate wait unless the settings ask for one: while one group is synced, the next one gathers, so groups
-grow with the load. If complete groups wait, the next one is written meanwhile, and synced after that. An answer travels
-with its record and is sent only after the sync that covers the record has returned, unless the settings allow less.
-Adds with deferred sync are answered earlier, between the write and the sync of their group. Source: storage sections
-3.7 and 6.3, without hazard H5.
+grow with the load. An answer travels with its record and is sent only after the sync that covers the record has
+returned, unless the settings allow less. Adds with deferred sync are answered earlier, between the write and
+the sync of their group. Source: storage sections 3.7 and 6.3, without hazard H5.
 """
 
 from __future__ import annotations
@@ -83,8 +82,7 @@ class GroupCommit:
         self._writer = writer
         self.measures = writer.measures
         self._workers = workers
-        self.lanes = (lane, f"{lane}-sync")
-        """For writes, and for syncs next to which another group is written."""
+        self._lane = lane
         self._config = config
         self._on_disk_room = on_disk_room
         self._retry_delay_s = retry_delay_s
@@ -97,9 +95,7 @@ class GroupCommit:
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
         self._has_given_up_room = asyncio.Event()
-        self._taken: deque[_Group] = deque()
-        """Groups that are being written or synced: at most two."""
-        self._syncing: asyncio.Task[None] | None = None
+        self._is_writing = False
         self._queued_count = 0
         self._queued_bytes = 0
         self._room_callbacks: list[Callable[[], None]] = []
@@ -131,8 +127,8 @@ class GroupCommit:
 
     @property
     def complete_groups_count(self) -> int:
-        """Groups that are being written or synced, or wait for that."""
-        return len(self._complete) + len(self._taken)
+        """Groups that are being written, or wait for that."""
+        return len(self._complete) + self._is_writing
 
     def has_room_for(self, run: AddRun) -> bool:
         """Whether the queue has room for each add of a run."""
@@ -184,7 +180,7 @@ class GroupCommit:
 
     def barrier(self) -> asyncio.Future[None]:
         """A future that completes when all records queued so far are durable, even if adds need no sync."""
-        is_work_left = self._gathering.records or self._complete or self._taken or self._sync_due_s is not None
+        is_work_left = self._gathering.records or self._complete or self._is_writing or self._sync_due_s is not None
         if self._failure is not None or not is_work_left:
             return self.confirmation()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -216,34 +212,23 @@ class GroupCommit:
 
     async def run(self) -> None:
         """Commit groups until ``stop`` and an empty queue; JournalFailedError after a failed write or sync."""
-        try:
-            while not await self._commit_queued():
-                pass
-        except Exception as error:
-            self._fail(error if isinstance(error, JournalFailedError) else JournalFailedError(str(error)))
-            raise
-        finally:
-            if self._syncing is not None:
-                self._syncing.cancel()
-
-    async def _commit_queued(self) -> bool:
-        """Wait for records and commit them; returns whether ``run`` ends."""
-        await self._wait_for_work()
-        self._wake.clear()
-        is_wait_over = self._wait_s > 0 and await self._gather()
-        if self._gathering.records or self._gathering.waiters:
-            self._complete_group()
-            if is_wait_over:
-                self.measures.groups_by_wait_count += 1
-            else:
-                self.measures.groups_by_empty_queue_count += 1
-        while self._complete:
-            await self._commit(self._next_group())
-        await self._synced()
-        is_stopping = self._stopping.is_set() and not self._wake.is_set()
-        if self._sync_due_s is not None and (is_stopping or _now_s() >= self._sync_due_s):
-            await self._sync(self.lanes[0])
-        return is_stopping and not self._wake.is_set()
+        while True:
+            await self._wait_for_work()
+            self._wake.clear()
+            is_wait_over = self._wait_s > 0 and await self._gather()
+            if self._gathering.records or self._gathering.waiters:
+                self._complete_group()
+                if is_wait_over:
+                    self.measures.groups_by_wait_count += 1
+                else:
+                    self.measures.groups_by_empty_queue_count += 1
+            while self._complete:
+                await self._commit(self._next_group())
+            is_stopping = self._stopping.is_set() and not self._wake.is_set()
+            if self._sync_due_s is not None and (is_stopping or _now_s() >= self._sync_due_s):
+                await self._sync(_Group())
+            if is_stopping and not self._wake.is_set():
+                return
 
     def give_up_room(self) -> None:
         """Treat a full disk as a failure from now on: stopping a bookie must not wait for disk space."""
@@ -297,46 +282,13 @@ class GroupCommit:
     async def _commit(self, group: _Group) -> None:
         # Fences, explicit LACs and forced ledgers complete only after a sync.
         is_synced = self._config.is_data_synced or bool(group.waiters)
-        is_synced_later = is_synced and bool(group.deferred_tickets or self._complete or self._syncing is not None)
+        is_synced_later = is_synced and bool(group.deferred_tickets)
         taken_ns = self.measures.now_ns()
-        self._taken.append(group)
-        if not group.records or self._writer.needs_sync_first(len(group.records), group.size_bytes):
-            await self._synced()
-        if group.records:
-            await self._write_when_there_is_room(group, is_synced=is_synced and not is_synced_later)
-            if is_synced and not is_synced_later:
-                self._sync_due_s = None
-            elif self._sync_due_s is None:
-                self._sync_due_s = _now_s() + self._config.sync_interval_s
-        if self._syncing is not None and self._syncing.done():
-            await self._synced()  # raises if it has failed: then nothing more is answered
+        await self._write(group, is_synced=is_synced and not is_synced_later)
         for connection, run in group.deferred_tickets:
             connection.answer(run, Status.OK)
-        await self._synced()
-        if is_synced and self._sync_due_s is not None:
-            self._syncing = asyncio.create_task(self._sync_and_finish(group, taken_ns))
-        else:
-            self._finish(group, taken_ns)
-
-    async def _sync_and_finish(self, group: _Group, taken_ns: int) -> None:
-        """The next group may be written meanwhile: it is synced after this, so adds are answered in order."""
-        await self._sync(self.lanes[1])
-        self._finish(group, taken_ns)
-
-    async def _synced(self) -> None:
-        """Return when the sync that runs next to writes has ended and its group is answered."""
-        if self._syncing is not None:
-            await self._syncing
-            self._syncing = None
-
-    async def _sync(self, lane: str) -> None:
-        """Sync what was written before."""
-        self._sync_due_s = None
-        await self._workers.run(lane, self._writer.sync)
-
-    def _finish(self, group: _Group, taken_ns: int) -> None:
-        """Answer the adds and the waiters of a group that is as durable as they need."""
-        self._taken.popleft()
+        if is_synced_later:
+            await self._sync(group)
         self._note(group, taken_ns)
         for connection, run in group.tickets:
             connection.answer(run, Status.OK)
@@ -360,11 +312,41 @@ class GroupCommit:
             measures.group_records.succeeded.note((count, 1))
             measures.group_bytes.succeeded.note((group.size_bytes, 1))
 
+    async def _write(self, group: _Group, *, is_synced: bool) -> None:
+        """Write a group. One without records only syncs what was written before."""
+        if not group.records:
+            if is_synced:
+                await self._sync(group)
+            return
+        await self._attempt(group, self._write_when_there_is_room(group, is_synced=is_synced))
+        if is_synced:
+            self._sync_due_s = None
+        elif self._sync_due_s is None:
+            self._sync_due_s = _now_s() + self._config.sync_interval_s
+
+    async def _sync(self, group: _Group) -> None:
+        """Sync what was written before; ``group`` waits for it."""
+        if self._sync_due_s is not None:
+            await self._attempt(group, self._workers.run(self._lane, self._writer.sync))
+            self._sync_due_s = None
+
+    async def _attempt(self, group: _Group, work: Awaitable[object]) -> None:
+        """Wait for a write or a sync that ``group`` waits for; a failure is final."""
+        self._is_writing = True
+        try:
+            await work
+        except Exception as error:
+            failure = error if isinstance(error, JournalFailedError) else JournalFailedError(str(error))
+            self._fail(failure, group)
+            raise
+        finally:
+            self._is_writing = False
+
     async def _write_when_there_is_room(self, group: _Group, *, is_synced: bool) -> None:
         has_found_none = False
         while True:
             try:
-                await self._workers.run(self.lanes[0], self._writer.write_group, group.records, is_synced=is_synced)
+                await self._workers.run(self._lane, self._writer.write_group, group.records, is_synced=is_synced)
             except JournalFullError as error:
                 # No record was acknowledged, so the same records can be written again at the same offset.
                 has_found_none = True
@@ -374,7 +356,6 @@ class GroupCommit:
                         f"stopped with records that the journal had no space for: {error}"
                     ) from error
                 self._refuse_adds(group)
-                await self._synced()
             else:
                 break
             await _wait(self._has_given_up_room, self._retry_delay_s)
@@ -391,10 +372,10 @@ class GroupCommit:
                 connection.answer(run, Status.READ_ONLY)
             each.tickets, each.deferred_tickets = [], []
 
-    def _fail(self, failure: JournalFailedError) -> None:
+    def _fail(self, failure: JournalFailedError, group: _Group) -> None:
         """A failed sync is final: no more adds are acknowledged, and every waiter gets the failure."""
         self._failure = failure
-        for lost in (*self._taken, *self._complete, self._gathering):
+        for lost in (group, *self._complete, self._gathering):
             for waiter in lost.waiters:
                 if not waiter.done():
                     waiter.set_exception(failure)

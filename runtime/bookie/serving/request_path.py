@@ -31,17 +31,17 @@ class RequestPath:
         modes: BookieModes,
         disks: DiskMonitor,
     ) -> None:
+        self.journal_lanes = [f"journal-{index}" for index in range(len(storage.journals))]
         self.journals = [
             GroupCommit(
                 writer,
                 ports.workers,
-                f"journal-{index}",
+                self.journal_lanes[index],
                 config.storage.journal,
                 on_disk_room=functools.partial(modes.note_journal, index),
             )
             for index, writer in enumerate(storage.journals)
         ]
-        self.journal_lanes = [lane for journal in self.journals for lane in journal.lanes]
         self.handles = LedgerHandles(storage, self.journals, ports.clock)
         self.adds = AddPath(self.handles, ports.clock, config.throttle_max_s, checkpoints.request)
         checkpoints.on_caches_swapped(self.adds.retry_waiting)

@@ -31,8 +31,6 @@ class GatedDisk(TracedDisk):
         super().__init__()
         self.gates: dict[str, threading.Event] = {}
         self.is_full = False
-        self.fails: Callable[[str], bool] = lambda operation: False
-        """Whether an operation that begins now fails, once its gate is open."""
 
     def close_gate(self, operation: str) -> threading.Event:
         gate = self.gates[operation] = threading.Event()
@@ -40,11 +38,8 @@ class GatedDisk(TracedDisk):
 
     def note(self, operation: str, path: str) -> None:
         super().note(operation, path)
-        is_failing = self.fails(operation)
         if (gate := self.gates.get(operation)) is not None:
             gate.wait(60)
-        if is_failing:
-            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
         if self.is_full and operation == "write":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
@@ -120,7 +115,7 @@ class Committing:
 async def committing(
     directory: Path, on_disk_room: Callable[[JournalFullError | None], None] | None = None, **settings: Any
 ) -> AsyncIterator[Committing]:
-    running = Committing(directory, JournalConfig(**{"preallocation_bytes": 1 << 16, **settings}), on_disk_room)
+    running = Committing(directory, JournalConfig(preallocation_bytes=1 << 16, **settings), on_disk_room)
     try:
         yield running
     finally:

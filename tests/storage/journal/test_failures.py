@@ -15,7 +15,6 @@ from bkctl.storage.config import JournalConfig
 from bkctl.storage.errors import JournalError, JournalFailedError, JournalFullError
 from bkctl.storage.ids import LogMark
 from bkctl.storage.journal.catalog import read_catalog
-from bkctl.storage.journal.format import GROUP_BYTES_MAX
 from bkctl.storage.journal.reader import JournalScan, journals_to_replay
 from bkctl.storage.journal.writer import JournalWriter
 from bkctl.storage.ports import Buffer, File
@@ -152,32 +151,6 @@ def test_leftovers_of_a_group_that_found_no_room_do_not_stand_behind_a_shorter_o
     # Else power that goes before the group's own sync could leave a sector of the other one among its own.
     assert not any(disk.found[start:])
     assert [name for name, _ in disk.take_calls()][-4:] == ["write", "sync", "write", "sync"]
-
-
-def test_it_says_when_a_write_may_sync_what_was_written_before(tmp_path: Path) -> None:
-    """Before its first file, at a new step, after a write that found no room, at a roll, and for a group of several."""
-    disk = PartialDisk()
-    config = JournalConfig(preallocation_bytes=64 * 1024, size_bytes_max=100_000)
-    writer = JournalWriter.open(disk, str(tmp_path), config, now_ms=0)
-    assert not writer.needs_sync_first(10, 50_000)
-    assert writer.needs_sync_first(10, 64_000)
-    assert writer.needs_sync_first(16_000, 1000), "lengths count too"
-    assert writer.needs_sync_first(1, GROUP_BYTES_MAX)
-    disk.is_full = True
-    with pytest.raises(JournalFullError):
-        writer.write_group([entry(0, 100)])
-    assert writer.needs_sync_first(1, 100)
-    disk.is_full = False
-    writer.write_group([entry(0, 100)])
-    assert not writer.needs_sync_first(1, 100)
-    writer.write_group([entry(1, 100_000)])
-    assert writer.needs_sync_first(1, 100)
-    writer.write_group([entry(2, 100)])
-    assert writer.durable_position.journal_id == 2
-    assert not writer.needs_sync_first(1, 100)
-    writer.close()
-    held = JournalWriter.open(disk, str(tmp_path), config, now_ms=0, replayed=LogMark(2, 600), is_held=True)
-    assert held.needs_sync_first(1, 100)
 
 
 class PartialDisk(TracedDisk):

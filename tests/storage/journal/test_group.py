@@ -159,21 +159,3 @@ def test_any_bytes_are_split_into_what_they_hold(data: bytes, first: int) -> Non
 def test_version_4_has_no_padding() -> None:
     group = group_bytes([entry(0)], 8, version=4)
     assert group == struct.pack(">i", 36) + entry(0)
-
-
-@pytest.mark.parametrize("is_left_unsynced", [False, True])
-@pytest.mark.parametrize("follows_unsynced", [False, True])
-@pytest.mark.parametrize("payload", [b"data", bytes(2000)])
-def test_a_group_says_which_syncs_were_missing(
-    payload: bytes, *, follows_unsynced: bool, is_left_unsynced: bool
-) -> None:
-    _, writes = encode_group(
-        [entry(0, payload)], 512, 512, 7, is_left_unsynced=is_left_unsynced, follows_unsynced=follows_unsynced
-    )
-    group = b"".join(itertools.chain(*writes))
-    _, padding = split_group(group, 0)
-    checksum = decode_checksum(group[padding:])
-    assert checksum is not None
-    assert is_checksum_right(checksum, 7, group, 0, padding)
-    assert (checksum.is_left_unsynced, checksum.follows_unsynced) == (is_left_unsynced, follows_unsynced)
-    assert checksum.may_hold_zero_sectors == (payload != b"data")

@@ -17,8 +17,7 @@ from bkctl.runtime.protocol.status import Status
 from bkctl.storage.config import EngineConfig, JournalConfig
 from bkctl.storage.errors import JournalFailedError, JournalFullError, NoWritableDiskError
 from bkctl.storage.journal.format import encode_fence_record
-from bkctl.storage.setting import MEBIBYTE
-from tests.runtime.bookie.committing import Committing, add_run, committing
+from tests.runtime.bookie.committing import add_run, committing
 from tests.storage.engines import config_below, open_storage
 from tests.until import until
 
@@ -316,81 +315,6 @@ async def test_a_full_disk_refuses_deferred_adds_and_a_force_waits_for_its_sync(
             await running.journal.barrier()
     assert running.answers.entry_ids == []
     assert running.journaled() == [0, 1]
-
-
-def write_and_sync_count(running: Committing) -> tuple[int, int]:
-    """Groups that were written, and syncs that were begun."""
-    return running.journal.measures.writes.succeeded.count, running.disk.calls.count(("sync", "1.txn"))
-
-
-async def test_a_group_is_written_while_the_one_before_it_is_synced(tmp_path: Path) -> None:
-    """Not the one after it, and nothing is answered before its own sync."""
-    async with committing(tmp_path, preallocation_bytes=64 * MEBIBYTE) as running:
-        gate = running.disk.close_gate("sync")
-        for entry_id in range(9):
-            running.add(entry_id, MEBIBYTE)
-        await until(lambda: write_and_sync_count(running) == (2, 1))
-        forced = running.journal.barrier()
-        await asyncio.sleep(0.05)
-        assert write_and_sync_count(running) == (2, 1)
-        assert running.journal.complete_groups_count == 2 + 3
-        assert running.answers.entry_ids == []
-        assert running.writer.durable_position.offset == 512
-        gate.set()
-        await forced
-        assert running.answers.entry_ids == list(range(9))
-        assert not running.writer.has_unsynced
-    assert running.journaled() == list(range(9))
-
-
-async def test_a_sync_that_fails_while_the_next_group_is_written_fails_both(tmp_path: Path) -> None:
-    async with committing(tmp_path, preallocation_bytes=64 * MEBIBYTE) as running:
-        gate = running.disk.close_gate("sync")
-        running.disk.fails = lambda operation: operation == "sync"
-        running.journal.append(running.answers, deferred_run(1, 0))
-        for entry_id in range(1, 9):
-            running.add(entry_id, MEBIBYTE)
-        await until(lambda: write_and_sync_count(running) == (2, 1))
-        waiting = [running.journal.barrier(), running.journal.append_and_wait(encode_fence_record(1))]
-        gate.set()
-        for waiter in waiting:
-            with pytest.raises(JournalFailedError):
-                await waiter
-        with pytest.raises(JournalFailedError):
-            await running.task
-        assert write_and_sync_count(running) == (2, 1), "nothing is written after a failed sync"
-        with pytest.raises(JournalFailedError):
-            await running.journal.barrier()
-    assert running.answers.entry_ids == [0], "an add with deferred sync needs none"
-
-
-async def test_a_write_that_fails_while_the_group_before_it_is_synced_fails_both(tmp_path: Path) -> None:
-    async with committing(tmp_path, preallocation_bytes=64 * MEBIBYTE) as running:
-        gate = running.disk.close_gate("sync")
-        running.disk.fails = lambda operation: operation == "write" and running.writer.has_unsynced
-        for entry_id in range(9):
-            running.add(entry_id, MEBIBYTE)
-        with pytest.raises(JournalFailedError):
-            await running.task
-        gate.set()
-        with pytest.raises(JournalFailedError):
-            await running.journal.barrier()
-    assert running.answers.entry_ids == []
-
-
-@pytest.mark.parametrize("settings", [{"preallocation_bytes": 1 << 16}, {"size_bytes_max": 4096}])
-async def test_where_a_write_must_sync_first_no_other_sync_runs(tmp_path: Path, settings: dict[str, Any]) -> None:
-    """Of two syncs at the same time only one may report that the disk failed."""
-    async with committing(tmp_path, **{"preallocation_bytes": 64 * MEBIBYTE, **settings}) as running:
-        gate = running.disk.close_gate("sync")
-        for entry_id in range(9):
-            running.add(entry_id, MEBIBYTE)
-        await until(lambda: write_and_sync_count(running)[1] == 1)
-        await asyncio.sleep(0.05)
-        assert write_and_sync_count(running)[1] == 1
-        gate.set()
-        await until(lambda: len(running.answers.entry_ids) == 9)
-    assert running.journaled() == list(range(9))
 
 
 def deferred_run(ledger_id: int, entry_id: int, *, is_recovery: bool = False) -> AddRun:
