@@ -17,8 +17,7 @@ from bkctl.commands.config import GlobalFlags
 from bkctl.commands.context import Invocation
 from bkctl.commands.help_page import HelpGroup, OptionsPage
 from bkctl.commands.shared_options import GLOBAL_NAMES, GLOBAL_PARAMETERS
-from bkctl.manual import page_list, page_text
-from bkctl.pager import NO_PAGER, show_page, width_on_terminal
+from bkctl.manual import NO_PAGER, page_list, page_text, show_page, width_on_terminal
 
 _HELP = """Operations toolkit for Apache BookKeeper: bookies, ledgers, recovery."""
 _TRY = "Example:\n  bkctl dev cluster up --bookies 3 --dir /tmp/bookies\n"
@@ -105,8 +104,6 @@ class _Root(TreeGroup):
 
 
 class _GroupWithDefault(TreeGroup):
-    """A group whose name alone stands for one of its commands."""
-
     default: str
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

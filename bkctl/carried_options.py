@@ -38,7 +38,7 @@ def carrying(flags: GlobalFlags) -> Complete:
     given = {name: value for name in _CARRIED if (value := getattr(flags, name)) is not None}
     if not given:
         return str
-    from bkctl.commands.safety.audit_trail import mask_secrets  # most invocations get their cluster elsewhere
+    from bkctl.commands.safety.state_directory import mask_secrets  # most invocations get their cluster elsewhere
 
     def completed(found: re.Match[str]) -> str:
         taken, words = options_taken(found["words"]), {each.partition("=")[0] for each in found["rest"].split()}

@@ -39,9 +39,8 @@ from bkctl.commands.rendering import is_color_wanted
 from bkctl.java_security import clear_text_warnings
 from bkctl.log_setup import configure_logging
 from bkctl.runtime.errors import MetadataLoginError, MetadataOutageError, MetadataUnavailableError
-from bkctl.settings import Sources, contexts_of, read_sources, resolve_settings, without_context
+from bkctl.settings import Sources, contexts_of, read_sources, resolve_settings, variable_warnings, without_context
 from bkctl.storage.errors import BkctlError
-from bkctl.variables import variable_warnings
 
 _GROUPS_WITH_DATA = frozenset({"autorecovery", "bookie", "dev", "storage"})
 """Groups of commands that write directories of bookies and servers."""
@@ -132,14 +131,14 @@ class _SettingsLoader:
 
 class _DaemonSettingsLoader(_SettingsLoader):
     def __call__(self, flags: DaemonFlags) -> DaemonSettings:
-        from bkctl.autorecovery_settings import resolve_daemon_settings
+        from bkctl.server_settings import resolve_daemon_settings
 
         return resolve_daemon_settings(self._sources(), flags)
 
 
 class _BookieSettingsLoader(_SettingsLoader):
     def __call__(self, flags: BookieFlags) -> BookieSettings:
-        from bkctl.bookie_settings import resolve_bookie_settings
+        from bkctl.server_settings import resolve_bookie_settings
 
         return resolve_bookie_settings(self._sources(), flags)
 

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+
+import typer
 
 from bkctl.command_tree import members
 from bkctl.commands.errors import NotFoundError
@@ -101,3 +108,40 @@ def _link_text(text: str, target: str, pages: dict[str, str]) -> str:
     stem = os.path.splitext(os.path.basename(target.partition("#")[0]))[0]
     name = next((each for each in pages if each.rpartition("/")[2] == stem), None)
     return text if name is None else f"{text} (bkctl help {name})"
+
+
+NO_PAGER = "--no-pager"
+_DEFAULT = "less"
+_STYLE = re.compile(r"\x1b\[\d*m")
+_LESS_OPTIONS = "FRX"
+"""Of less, unless LESS is set: end if the page fits the screen, show styles, leave the page on the screen."""
+
+
+def width_on_terminal() -> int | None:
+    """Columns of the terminal that stdout is; None if it is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def show_page(text: str, environment: Mapping[str, str], *, is_paged: bool, is_colored: bool | None) -> None:
+    """Print a page; on a terminal through ``$PAGER`` or less, unless ``is_paged`` is false or there is none."""
+    command = _words(environment.get("PAGER") or _DEFAULT)
+    is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    if not (is_paged and is_terminal and command and shutil.which(command[0])):
+        typer.echo(text, color=is_colored)
+        return
+    sys.stdout.flush()
+    shown = _STYLE.sub("", text) if is_colored is False else text
+    before = signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is for the pager, which gets it too
+    try:
+        variables = {**environment, "LESS": environment.get("LESS", _LESS_OPTIONS)}
+        subprocess.run(command, input=f"{shown}\n".encode(), env=variables, check=False)  # noqa: S603  the user's pager
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _words(command: str) -> list[str]:
+    """Words of a command line; none if a shell could not run it either."""
+    try:
+        return shlex.split(command)
+    except ValueError:  # a quote that does not close
+        return []

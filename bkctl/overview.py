@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from bkctl.autorecovery_settings import daemon_values
-from bkctl.bookie_settings import bookie_values, build_bookie, has_file
 from bkctl.commands.context import BookieFlags, DaemonFlags, SettingInfo, SettingsOverview, shown_secret
 from bkctl.java_keys import IGNORED, MISSING, OLDER_URI, REFUSED
 from bkctl.java_security_keys import SECURITY_KEYS
+from bkctl.server_settings import bookie_values, build_bookie, daemon_values, has_file
 from bkctl.setting_readers import Given, Givens, all_settings
 from bkctl.settings import Sources, general_values, resolve_metadata_uri, section_values, zookeeper_values
 from bkctl.storage.setting import Described

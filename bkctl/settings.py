@@ -29,7 +29,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -37,7 +38,7 @@ import msgspec
 from bkctl.commands.config import GeneralConfig, GlobalFlags, Settings
 from bkctl.commands.context import ContextInfo, Contexts
 from bkctl.commands.errors import InvalidArgumentError
-from bkctl.commands.parse import parse_duration_s
+from bkctl.commands.parse import near_miss, parse_duration_s
 from bkctl.java_security import client_security, with_file_keys
 from bkctl.runtime.config import ClientConfig, ZooKeeperConfig
 from bkctl.runtime.errors import ConfigurationError
@@ -47,6 +48,7 @@ from bkctl.setting_readers import (
     SECTIONS,
     Given,
     Givens,
+    all_settings,
     build,
     flag_values,
     java_values,
@@ -384,3 +386,40 @@ def _context(value: object, name: str, path: str) -> TomlContext:
     if ("metadata_uri",) not in givens:
         raise ConfigurationError(f"{path}: [{name}] has no metadata_uri")
     return build(givens, TomlContext, (), "")
+
+
+_VARIABLE_PREFIX = "BKCTL_"
+_SIMILARITY_MIN = 0.8
+_REFERENCE = re.compile(r"env:([A-Za-z0-9_]+)")
+
+
+def variable_warnings(sources: Sources) -> list[str]:
+    """A line for each BKCTL_* variable that bkctl does not read; ConfigurationError if it resembles a known one.
+
+    A misspelt name is refused as in the TOML file: BKCTL_READONLY would not stop a change. Variables that a file
+    refers to by ``env:NAME`` may have any name.
+    """
+    unknown = [name for name, value in sources.environment.items() if name.startswith(_VARIABLE_PREFIX) and value]
+    known = {each.variable for each in all_settings()} if unknown else set()
+    unknown = sorted(frozenset(unknown) - known)
+    if unknown:
+        unknown = [name for name in unknown if name not in frozenset(_names_referred_to(sources))]
+    for name in unknown:
+        meant = near_miss(
+            name.removeprefix(_VARIABLE_PREFIX),
+            (each.removeprefix(_VARIABLE_PREFIX) for each in known),
+            similarity_min=_SIMILARITY_MIN,
+        )
+        if meant is not None:
+            raise ConfigurationError(
+                f"{name}: unknown environment variable: set {_VARIABLE_PREFIX}{meant}, or unset this one"
+            )
+    return [f"{name}: unknown environment variable, ignored" for name in unknown]
+
+
+def _names_referred_to(sources: Sources) -> Iterator[str]:
+    texts = [str(sources.toml)]
+    if sources.conf is not None:
+        texts += sources.conf.all_values()
+    for text in texts:
+        yield from _REFERENCE.findall(text)

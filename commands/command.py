@@ -15,8 +15,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias, cast, get_args
 import typer
 
 from bkctl.commands.config import GlobalFlags, OutputForm, Settings
-from bkctl.commands.context import Invocation
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import Effect, Invocation
 from bkctl.commands.errors import Outcome, PlanShown
 from bkctl.commands.help_page import HelpCommand
 from bkctl.commands.shared_options import GLOBAL_NAMES, GLOBAL_PARAMETERS, declarations

@@ -1,7 +1,8 @@
-"""What a command receives: settings, the console, and a loader of a bookie's settings."""
+"""What a command declares and receives: its effect; settings, the console, and loaders of other settings."""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Protocol
@@ -10,7 +11,6 @@ import msgspec
 
 from bkctl.commands.config import GlobalFlags, Settings
 from bkctl.commands.console import Console
-from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.parse import parse_bookie_id
 from bkctl.runtime.autorecovery.config import DaemonConfig
@@ -19,6 +19,49 @@ from bkctl.runtime.log_level import LogLevel
 from bkctl.runtime.replication.config import PlacementMode, VerifyMode
 from bkctl.runtime.security.secrets import is_descriptor, is_reference
 from bkctl.storage.setting import Java, Setting, described, setting_values
+
+_REHEARSED = frozenset({"dry_run", "yes"})
+_PLANNED = _REHEARSED | {"plan_out", "apply"}
+
+
+class Effect(enum.Enum):
+    """What a command may do to a cluster, to a bookie's files or to the servers of this machine.
+
+    It determines the options of the command, and what the gate (``bkctl.commands.safety.gate``) requires before a
+    change. A ``Plan`` and the audit trail record its tier.
+    """
+
+    LOOKS = "looks"
+    """Changes nothing."""
+    REVERSIBLE = "reversible"
+    """One command undoes it. Does not ask."""
+    HARMFUL = "harmful"
+    """Disrupts a service, or takes long to undo. Asks for y, or ``--yes``, which every change accepts."""
+    DESTROYS = "destroys"
+    """Cannot be undone, or only from the trash. The name of the subject must be typed, or given by ``--confirm``."""
+    SERVES = "serves"
+    """Starts or stops servers on this machine. Does not ask; has no saved plan."""
+
+    @property
+    def tier(self) -> int:
+        """The number in plans and in the audit trail; 0 where there is no plan."""
+        return {Effect.REVERSIBLE: 1, Effect.HARMFUL: 2, Effect.DESTROYS: 3}.get(self, 0)
+
+    @property
+    def is_change(self) -> bool:
+        """Whether read-only mode stops it."""
+        return self is not Effect.LOOKS
+
+    @property
+    def options(self) -> frozenset[str]:
+        """The global options that a command of this effect supports."""
+        return {
+            Effect.LOOKS: frozenset[str](),
+            Effect.REVERSIBLE: _PLANNED,
+            Effect.HARMFUL: _PLANNED,
+            Effect.DESTROYS: _PLANNED | {"confirm"},
+            Effect.SERVES: _REHEARSED,
+        }[self]
 
 
 class LogFormat(StrEnum):

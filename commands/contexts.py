@@ -12,8 +12,7 @@ import msgspec
 import typer
 
 from bkctl.commands.command import command
-from bkctl.commands.context import CommandContext, Contexts
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import CommandContext, Contexts, Effect
 from bkctl.commands.errors import NotFoundError
 from bkctl.commands.parse import near_miss
 from bkctl.commands.rendering import Column, Table

@@ -68,16 +68,16 @@ class Listing:
         if form is OutputForm.CSV and settings.has_headers:
             write(rendering.to_csv_line(column.key for column in table.columns))
 
-    @property
-    def is_full(self) -> bool:
-        """Whether ``--limit`` is reached, so that reading further is of no use."""
+    def end_if_full(self) -> bool:
+        """Whether ``--limit`` is reached: then the listing is truncated, and reading further is of no use."""
         limit = self._settings.limit
-        return self._settings.sort is None and limit is not None and self._added_count >= limit
+        is_full = self._settings.sort is None and limit is not None and self._added_count >= limit
+        self._is_truncated = self._is_truncated or is_full
+        return is_full
 
     def add(self, row: Row) -> None:
         """Add a row; beyond ``--limit`` it only marks the listing as truncated."""
-        if self.is_full:
-            self._is_truncated = True
+        if self.end_if_full():
             return
         self._added_count += 1
         row = self._tables.completed(row)

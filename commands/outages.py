@@ -11,7 +11,7 @@ from bkctl.commands.console import Console
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import ChangeCutOffError
 from bkctl.commands.rendering import time_of_day
-from bkctl.commands.safety.audit_trail import mask_secrets
+from bkctl.commands.safety.state_directory import mask_secrets
 from bkctl.runtime.errors import MetadataUnavailableError
 from bkctl.runtime.metadata.outage import MetadataOutage
 from bkctl.runtime.replication.run.ledgers import RecoveryProgress

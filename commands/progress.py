@@ -84,8 +84,6 @@ class WorkPace:
 
 
 class _Shown(NamedTuple):
-    """What was last reported."""
-
     done: float = 0.0
     total: float | None = None
     counted: str = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Annotated
@@ -9,8 +10,7 @@ from typing import Annotated
 import typer
 
 from bkctl.commands.command import command
-from bkctl.commands.context import CommandContext, CopyFlags
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import CommandContext, CopyFlags, Effect
 from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.outages import WorkProgress, continuing_command, reporting_interruption
 from bkctl.commands.parse import all_ledger_ids, parse_bookie_id
@@ -36,13 +36,13 @@ from bkctl.commands.safety.gate import nothing_to_change
 from bkctl.commands.session import open_session
 from bkctl.commands.shared_options import takes_copy_options
 from bkctl.commands.work_end import print_recovery
+from bkctl.runtime.errors import MetadataError
 from bkctl.runtime.replication.config import OpenLedgers
-from bkctl.runtime.replication.judge.accepted_losses import GivenUpLedger
+from bkctl.runtime.replication.judge.advice import GivenUpLedger
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, are_refusals
 from bkctl.runtime.replication.judge.left_ledgers import Left, situation_of
-from bkctl.runtime.replication.run.recovery import BookieRecovery
-from bkctl.runtime.replication.run.recovery_report import RecoveryReport
-from bkctl.runtime.replication.survey.removed_bookies import require_none_named
+from bkctl.runtime.replication.run.recovery import BookieRecovery, RecoveryReport
+from bkctl.runtime.replication.survey.given_up import require_none_named
 
 FAILED_BOOKIE = "failed-bookie"
 
@@ -115,8 +115,19 @@ async def failed_bookie(
                 note_end(change, report_body(report), outcome_of(report, access.accepted))
         if is_done(report, access.accepted):
             await delete_finished_jobs(context, session, scanned_for, flags.resume)
-    print_recovery(console, report, access.accepted, partial(_again, context, report, job_file))
+        back = await _back(recovery, report)
+    print_recovery(console, report, access.accepted, partial(_again, context, report, job_file), back)
     return outcome_of(report, access.accepted)
+
+
+async def _back(recovery: BookieRecovery, report: RecoveryReport) -> list[str]:
+    """The bookies of a recovery with ledgers left that serve again, as far as it is known."""
+    found: list[str] = []
+    if report.failures:
+        with contextlib.suppress(MetadataError):
+            registered = await recovery.registered(report.bookie_ids)
+            found = [each for each in registered if await recovery.error_of(each) is None]
+    return found
 
 
 def _again(context: CommandContext, report: RecoveryReport, job_file: str | None, without: Collection[str]) -> str:

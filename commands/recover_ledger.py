@@ -11,8 +11,7 @@ import msgspec
 import typer
 
 from bkctl.commands.command import command
-from bkctl.commands.context import CommandContext, CopyFlags
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import CommandContext, CopyFlags, Effect
 from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.findings_file import read_findings
 from bkctl.commands.outages import WorkProgress, continuing_command, report_outage, reporting_interruption
@@ -30,13 +29,15 @@ from bkctl.commands.work_end import Verdict, print_end
 from bkctl.runtime.client.access import require_access
 from bkctl.runtime.errors import LedgerNotFoundError
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
+from bkctl.runtime.metadata.replication.recovery_status import read_given_up
+from bkctl.runtime.replication.config import CopyPace, Policy
 from bkctl.runtime.replication.judge.bad_copies import BadCopies, InPlacePlan, LedgerInPlace
 from bkctl.runtime.replication.judge.copies import CopyState
 from bkctl.runtime.replication.judge.findings import CopyFinding
 from bkctl.runtime.replication.judge.fragments import format_ranges
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, are_refusals
 from bkctl.runtime.replication.plan.store import JobWork, UnfinishedJob
-from bkctl.runtime.replication.policy import CopyPace, Policy
 from bkctl.runtime.replication.run.in_place_repair import InPlaceRepair, InPlaceReport
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import SHOWN_MAX, counted, decimal, enumerated, size
@@ -123,7 +124,8 @@ async def recover_ledger(
         else:
             before = {} if findings is None else _found_before(session, findings, ledger_ids)
             repair = await _repair(context, session, policy)
-            found = await _verify(context, repair, ledger_ids or sorted(before), before)
+            given_up = await read_given_up(RecoveryNotes(session.store, session.root))
+            found = await _verify(context, repair, ledger_ids or sorted(before), before, given_up)
             if findings is None and found.deleted:
                 raise LedgerNotFoundError(found.deleted[0], "no such ledger")
         report, job_file = await _carry_out(context, session, repair, found, flags)
@@ -178,10 +180,14 @@ async def _verify(
     repair: InPlaceRepair,
     ledger_ids: Sequence[int],
     found_before: Mapping[int, Sequence[CopyFinding]],
+    given_up: Mapping[int, GivenUpNote],
 ) -> InPlacePlan:
     with context.console.progress("verifying") as progress:
         return await repair.plan(
-            ledger_ids, found_before, lambda done, read: progress.update(done, len(ledger_ids), f"{size(read)} read")
+            ledger_ids,
+            found_before,
+            lambda done, read: progress.update(done, len(ledger_ids), f"{size(read)} read"),
+            given_up,
         )
 
 
@@ -290,7 +296,6 @@ def _sentences(found: InPlacePlan, pace: CopyPace) -> list[str]:
 
 
 def _ledger_count(changes: Sequence[tuple[LedgerInPlace, BadCopies]]) -> int:
-    """Number of the ledgers."""
     return len({ledger.ledger_id for ledger, _ in changes})
 
 
@@ -375,7 +380,6 @@ def _unread_ends(found: InPlacePlan) -> str:
 
 
 def _why_unread(report: InPlaceReport, reason: FailureReason, copies: int) -> str:
-    """Which bookies, and what to do about them."""
     found = [each for each in report.left if each.reason is reason]
     bookies = enumerated(sorted({each.bookie_id for each in found}))
     if reason is FailureReason.OPEN:

@@ -23,10 +23,9 @@ from bkctl.commands.session import Session
 from bkctl.runtime.errors import ConfigurationError, ConflictError, RefusedError
 from bkctl.runtime.net.loop import LaneWorkers
 from bkctl.runtime.new_file import write_whole
+from bkctl.runtime.replication.config import CopyPace, Policy
 from bkctl.runtime.replication.plan.recovery_plan import RecoveryPlan
-from bkctl.runtime.replication.plan.store import JobFile, JobStart, JobWork, UnfinishedJob, no_job_file
-from bkctl.runtime.replication.policy import CopyPace, Policy
-from bkctl.runtime.replication.run.ledgers import RecoveryJob
+from bkctl.runtime.replication.plan.store import JobFile, JobStart, JobWork, RecoveryJob, UnfinishedJob, no_job_file
 from bkctl.storage.adapters.filesystem import OsFileSystem
 from bkctl.storage.adapters.sqlite import SqliteDatabase, create_database
 from bkctl.storage.advice import without_path

@@ -45,7 +45,8 @@ class RecoveryProgressView:
         return f"{done}, {self._note(moment)}{left}"
 
     def _note(self, moment: RecoveryProgress) -> str:
-        of_bytes = f" of about {size(moment.bytes_planned)}" if moment.bytes_planned else ""
+        has_more = moment.bytes_planned >= moment.bytes_copied  # what an outage left unrecorded is copied again
+        of_bytes = f" of about {size(moment.bytes_planned)}" if moment.bytes_planned and has_more else ""
         note = f"{size(moment.bytes_copied)}{of_bytes}, {size(self._copying.per_second(moment.bytes_copied))}/s"
         note += moment.failed
         if moment.oldest_ledger is not None:

@@ -9,12 +9,11 @@ from typing import Any, overload
 
 from bkctl.commands.rendering import Column, Table, time_text
 from bkctl.commands.safety.plan import PlanFinding, time_at_limit
-from bkctl.runtime.replication.config import OpenLedgers, PlacementMode
-from bkctl.runtime.replication.judge.accepted_losses import GivenUpLedger
+from bkctl.runtime.replication.config import DEFAULT_POLICY, CopyPace, OpenLedgers, PlacementMode, Policy
+from bkctl.runtime.replication.judge.advice import GivenUpLedger
 from bkctl.runtime.replication.judge.ledger_result import LedgerFailure, rule_counts
 from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, OpenSegment, PlanTotals, RecoveryPlan
-from bkctl.runtime.replication.policy import DEFAULT_POLICY, CopyPace, Policy
-from bkctl.runtime.replication.run.recovery_report import RecoveryReport
+from bkctl.runtime.replication.run.recovery import RecoveryReport
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import SHOWN_MAX, counted, decimal, duration, enumerated, listed, size
 
@@ -323,7 +322,6 @@ def _open_ledger_sentences(
 
 
 def _first_names(ledgers: Sequence[LedgerPlan]) -> str:
-    """The first ledgers, with owner and age, and how many more there are."""
     names = [f"{ledger.ledger_id} ({_about(ledger.open_segment)})" for ledger in ledgers[:SHOWN_MAX]]
     return listed(names, total=len(ledgers))
 

@@ -24,15 +24,18 @@ from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
 from bkctl.runtime.metadata.replication.maintenance import list_maintenance
 from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from bkctl.runtime.metadata.replication.recovery_status import read_given_up
-from bkctl.runtime.replication.config import OpenLedgers, ReplicationConfig
-from bkctl.runtime.replication.judge.accepted_losses import GivenUpLedger
-from bkctl.runtime.replication.judge.advice import causes_text, in_maintenance, serves_unregistered, these_bookies
+from bkctl.runtime.replication.config import CopyPace, OpenLedgers, Policy, ReplicationConfig
+from bkctl.runtime.replication.judge.advice import (
+    GivenUpLedger,
+    causes_text,
+    in_maintenance,
+    serves_unregistered,
+    these_bookies,
+)
 from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
 from bkctl.runtime.replication.plan.store import JobStart
-from bkctl.runtime.replication.policy import CopyPace, Policy
 from bkctl.runtime.replication.run.recovery import BookieRecovery
-from bkctl.runtime.replication.survey.given_up import judge_given_up
-from bkctl.runtime.replication.survey.removed_bookies import find_removed
+from bkctl.runtime.replication.survey.given_up import find_removed, judge_given_up
 from bkctl.runtime.replication.survey.unregistered import find_serving
 from bkctl.storage.adapters.sqlite import temporary_database
 from bkctl.storage.severity import Severity
@@ -160,7 +163,7 @@ async def removed_of(access: ReplicationAccess, bookie_ids: Collection[str]) -> 
     """Those of the bookies that have left the cluster, with the number of ledgers that name each."""
     session = access.session
     ports = (await session.client()).ports
-    find = partial(find_removed, ports, session.store, session.registrations, bookie_ids)
+    find = partial(find_removed, ports, session.store, bookie_ids)
     return await access.recovery.outage.outlast(find)
 
 
@@ -171,6 +174,7 @@ async def replication_access(
     ``sources`` does not."""
     ports = (await session.client()).ports
     refusing = await require_access(ports, sources, waits_for_all=True)
+    given_up = await read_given_up(RecoveryNotes(session.store, session.root))
     recovery = BookieRecovery(
         ports,
         session.cookies,
@@ -179,17 +183,13 @@ async def replication_access(
         partial(report_outage, context.console),
         partial(leaving_bookies, session.store, session.root),
         open_database=temporary_database,
+        given_up=given_up,
     )
-    accepted = await _accepted(session)
+    accepted: dict[int, GivenUpLedger] = {}
+    if given_up:
+        live = (await session.registrations.snapshot()).live
+        accepted = await judge_given_up(await session.ledgers(), given_up, live)
     return ReplicationAccess(recovery, session, ports.ledgers, policy, refusing=refusing, accepted=accepted)
-
-
-async def _accepted(session: Session) -> dict[int, GivenUpLedger]:
-    """Losses that an operator accepted, by ledger."""
-    given_up = await read_given_up(RecoveryNotes(session.store, session.root))
-    if not given_up:
-        return {}
-    return await judge_given_up(await session.ledgers(), given_up, (await session.registrations.snapshot()).live)
 
 
 def note_end(change: Change, body: dict[str, object], outcome: Outcome) -> None:

@@ -31,7 +31,8 @@ def setting_option(
     return typer.Option(setting.flag, metavar=metavar, help=text, min=low, max=high, rich_help_panel=group)
 
 
-def _shared(group: str, name: str, kind: Any, *spellings: str, help: str, **more: Any) -> inspect.Parameter:  # noqa: A002
+def option(group: str, name: str, kind: Any, *spellings: str, help: str, **more: Any) -> inspect.Parameter:  # noqa: A002
+    """The parameter ``name`` of a command, with its option in a group of the help page; None: not given."""
     return _parameter(name, kind, typer.Option(*spellings, help=help, rich_help_panel=group, **more))
 
 
@@ -62,32 +63,32 @@ def declarations(parameter: inspect.Parameter) -> tuple[str, ...]:
 
 # fmt: off
 GLOBAL_PARAMETERS = (
-    _shared(GENERAL, "output", OutputForm, "--output", "-o", metavar="FORMAT",
+    option(GENERAL, "output", OutputForm, "--output", "-o", metavar="FORMAT",
         help="table, wide, json, yaml, csv, name or jsonl (default: table)"),
-    _shared(GENERAL, "no_headers", bool, "--no-headers", help="Omit headings in tables and CSV"),
-    _shared(GENERAL, "quiet", bool, "--quiet", "-q", help="Suppress informational messages"),
-    _shared(GENERAL, "debug", bool, "--debug", help="Write debug logs and tracebacks to stderr"),
-    _shared(GENERAL, "color", ColorMode, "--color", metavar="WHEN", help="auto, always or never (default: auto)"),
-    _shared(GENERAL, "no_progress", bool, "--no-progress", help="Show no progress bars"),
-    _shared(GENERAL, "config", str, "--config", metavar="FILE",
+    option(GENERAL, "no_headers", bool, "--no-headers", help="Omit headings in tables and CSV"),
+    option(GENERAL, "quiet", bool, "--quiet", "-q", help="Suppress informational messages"),
+    option(GENERAL, "debug", bool, "--debug", help="Write debug logs and tracebacks to stderr"),
+    option(GENERAL, "color", ColorMode, "--color", metavar="WHEN", help="auto, always or never (default: auto)"),
+    option(GENERAL, "no_progress", bool, "--no-progress", help="Show no progress bars"),
+    option(GENERAL, "config", str, "--config", metavar="FILE",
         help="TOML file (default: ~/.config/bkctl/config.toml)"),
-    _shared(CLUSTER, "metadata_uri", str, "--metadata-uri", "-u", metavar="URI",
+    option(CLUSTER, "metadata_uri", str, "--metadata-uri", "-u", metavar="URI",
         help="Like zk+hierarchical://zk1:2181;zk2:2181/ledgers"),
-    _shared(CLUSTER, "cluster", str, "--context", metavar="NAME", help="The cluster: [contexts.NAME] of the TOML file"),
-    _shared(CLUSTER, "conf", str, "--conf", "-c", metavar="FILE",
+    option(CLUSTER, "cluster", str, "--context", metavar="NAME", help="The cluster: [contexts.NAME] of the TOML file"),
+    option(CLUSTER, "conf", str, "--conf", "-c", metavar="FILE",
         help="A Java bk_server.conf: cluster, bookie settings"),
-    _shared(CLUSTER, "timeout", str, "--timeout", metavar="DURATION",
+    option(CLUSTER, "timeout", str, "--timeout", metavar="DURATION",
         help="How long to wait for ZooKeeper (default: 10s)"),
-    _shared(CLUSTER, "metadata_rate", float, "--zk-rate", metavar="N", min=0,
+    option(CLUSTER, "metadata_rate", float, "--zk-rate", metavar="N", min=0,
         help="Requests/second (default: 5000; 0: no limit)"),
-    _shared(LISTING, "sort", str, "--sort", metavar="FIELD[:desc]", help="Sort by a field; FIELD:desc: largest first"),
-    _shared(LISTING, "limit", int, "--limit", metavar="N", min=0, help="List at most N items"),
-    _shared(CHANGE, "dry_run", bool, "--dry-run", "-n", help="Show the plan and change nothing"),
-    _shared(CHANGE, "plan_out", str, "--plan-out", metavar="FILE", help="Save the plan and change nothing"),
-    _shared(CHANGE, "apply", str, "--apply", metavar="FILE",
+    option(LISTING, "sort", str, "--sort", metavar="FIELD[:desc]", help="Sort by a field; FIELD:desc: largest first"),
+    option(LISTING, "limit", int, "--limit", metavar="N", min=0, help="List at most N items"),
+    option(CHANGE, "dry_run", bool, "--dry-run", "-n", help="Show the plan and change nothing"),
+    option(CHANGE, "plan_out", str, "--plan-out", metavar="FILE", help="Save the plan and change nothing"),
+    option(CHANGE, "apply", str, "--apply", metavar="FILE",
         help="Carry out a saved plan; repeat all other arguments"),
-    _shared(CHANGE, "yes", bool, "--yes", "-y", help="Answer yes to the confirmation"),
-    _shared(CHANGE, "confirm", str, "--confirm", metavar="NAME",
+    option(CHANGE, "yes", bool, "--yes", "-y", help="Answer yes to the confirmation"),
+    option(CHANGE, "confirm", str, "--confirm", metavar="NAME",
         help="The name that a destructive command asks for"),
 )
 """Parameters of every command; the fields of ``GlobalFlags``."""
@@ -96,7 +97,7 @@ STORAGE_PARAMETERS = (
     _of_storage("journal_directories"),
     _of_storage("ledger_directories"),
     _of_storage("index_directories"),
-    _shared(STORAGE, "overrides", list[str], "--set", metavar="KEY=VALUE",
+    option(STORAGE, "overrides", list[str], "--set", metavar="KEY=VALUE",
         help="Override a key of bk_server.conf; repeatable"),
 )
 """Parameters of commands for a bookie's files; fields of ``BookieFlags``."""
@@ -113,11 +114,11 @@ COPY_PARAMETERS = (
     _of_copying("outage_max", str, "metadata_outage_max_s", "DURATION"),
     _of_copying("placement", PlacementMode, "placement", "MODE"),
     _of_copying("verify", VerifyMode, "verify", "MODE"),
-    _shared(COPYING, "copy_rate", str, "--copy-rate", metavar="RATE",
+    option(COPYING, "copy_rate", str, "--copy-rate", metavar="RATE",
         help="Copy at most this much, like 200MiB/s, or none"),
-    _shared(COPYING, "copy_rate_per_bookie", str, "--copy-rate-per-bookie", metavar="RATE",
+    option(COPYING, "copy_rate_per_bookie", str, "--copy-rate-per-bookie", metavar="RATE",
         help="The same for each bookie"),
-    _shared(COPYING, "resume", str, "--resume", metavar="FILE", help="Continue the job of this job file"),
+    option(COPYING, "resume", str, "--resume", metavar="FILE", help="Continue the job of this job file"),
 )
 """Parameters of commands that move ledgers; the fields of ``CopyFlags``."""
 # fmt: on
@@ -129,22 +130,23 @@ STORAGE_OPTIONS = frozenset(spelling for parameter in STORAGE_PARAMETERS for spe
 
 def takes_bookie_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Pass ``flags`` to a command function, from the options that describe the bookie of this machine."""
-    return _takes(function, BOOKIE_PARAMETERS)
+    return takes_options(function, BOOKIE_PARAMETERS, BookieFlags)
 
 
 def takes_storage_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Pass ``flags`` to a command function, from the options that describe a bookie's directories."""
-    return _takes(function, STORAGE_PARAMETERS)
+    return takes_options(function, STORAGE_PARAMETERS, BookieFlags)
 
 
 def takes_copy_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Pass ``flags`` to a command function, from the options of commands that move ledgers."""
-    return _takes(function, COPY_PARAMETERS, CopyFlags)
+    return takes_options(function, COPY_PARAMETERS, CopyFlags)
 
 
-def _takes(
-    function: Callable[..., Any], parameters: tuple[inspect.Parameter, ...], kind: type[msgspec.Struct] = BookieFlags
+def takes_options(
+    function: Callable[..., Any], parameters: tuple[inspect.Parameter, ...], kind: type[msgspec.Struct]
 ) -> Callable[..., Any]:
+    """Pass ``flags`` to a command function: a struct of this kind, with a field for each of the parameters."""
     signature = inspect.signature(function, eval_str=True)
     own = [parameter for parameter in signature.parameters.values() if parameter.name != "flags"]
     assert len(own) < len(signature.parameters), f"{function.__name__} has no parameter flags"

@@ -189,7 +189,6 @@ def _body(context: CommandContext, watched: _WatchedStatus, severity: Severity |
 
 
 def _note_counts(status: ClusterFacts) -> dict[str, object]:
-    """What the notes of autorecovery count."""
     recovery = status.recovery
     if recovery is None:
         keys = ("auditor_kind", "autorecovery_daemons", "ledgers_with_losses", "repairs_failed", "bookies_awaited")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bkctl.app import build_app
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import Effect
 from bkctl.commands.help_page import BOOKIE, CHANGE, CLUSTER, COPYING, GENERAL, INVENTORY, LISTING, STORAGE, group_of
 
 HEAD = """# Commands

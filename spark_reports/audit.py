@@ -8,7 +8,9 @@ Arrow is imported until it is needed: they take half a second.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -25,10 +27,8 @@ from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.spark_reports.audit_files import NO_EXTRAS, ReportExtras, write_report_files
 from bkctl.spark_reports.counting import Examination, count_ledgers
 from bkctl.spark_reports.deployment import is_growing
-from bkctl.spark_reports.errors import SparkReportError
-from bkctl.spark_reports.failures import failure_of
+from bkctl.spark_reports.errors import SparkReportError, failure_of
 from bkctl.spark_reports.hadoop_files import fetch_file
-from bkctl.spark_reports.job_progress import PartsProgress, watched_job
 from bkctl.spark_reports.live import LiveLookup
 from bkctl.spark_reports.output import BAD_COPIES_FILE, finish_write_sets, new_report
 from bkctl.spark_reports.secrets import Secrets, take_bookie_secrets, take_secrets
@@ -154,7 +154,6 @@ def _totals_before(job: InventoryJob) -> InventoryTotals:
 
 
 def _parts_max(running_partitions: int | None, ledgers: int | None, inventory: InventoryJob | None) -> int:
-    """In at most how many parts the ledgers are read."""
     if inventory is not None and inventory.request.turn is not None:
         return running_partitions or _GROWING_PARTS  # those of a second round would have no time left
     parts = 4 * running_partitions if running_partitions else _GROWING_PARTS
@@ -166,7 +165,6 @@ def _parts_max(running_partitions: int | None, ledgers: int | None, inventory: I
 
 
 def _reader(settings: SourceSettings, secrets: Secrets, job: InventoryJob | None) -> AuditReader:
-    """What the executors do."""
     if job is None:
         from bkctl.spark_reports.write_set_source import AuditReader  # noqa: PLC0415
 
@@ -232,3 +230,40 @@ def _finish(
             write_report(out_directory, report)
         write_report_files(out_directory, report, extras)
     return report
+
+
+POLL_S = 0.5
+
+PartsProgress = Callable[[int, int], None]
+"""Called with the parts that are finished, and how many there are."""
+
+
+@contextmanager
+def watched_job(context: SparkContext, on_parts: PartsProgress | None) -> Iterator[None]:
+    """Report twice a second, from a thread of its own, while the block runs a job; None: do not."""
+    if on_parts is None:
+        yield
+        return
+    is_over = threading.Event()
+    watcher = threading.Thread(target=_watch, args=(context, on_parts, is_over), daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        watcher.join()
+
+
+def _watch(context: SparkContext, on_parts: PartsProgress, is_over: threading.Event) -> None:
+    from py4j.protocol import Py4JError  # noqa: PLC0415
+
+    tracker = context.statusTracker()
+    while not is_over.wait(POLL_S):
+        try:
+            stages = [tracker.getStageInfo(stage_id) for stage_id in tracker.getActiveStageIds()]
+        except Py4JError:
+            return  # the job's own thread reports why the JVM has ended
+        # The stage that reads has a task for each part; one that sums up has fewer.
+        largest = max((stage for stage in stages if stage is not None), key=lambda stage: stage.numTasks, default=None)
+        if largest is not None and largest.numTasks > 1:
+            on_parts(largest.numCompletedTasks, largest.numTasks)

@@ -23,7 +23,7 @@ from bkctl.runtime.replication.cluster_audit.findings import (
 )
 from bkctl.runtime.replication.cluster_audit.inventory_findings import AuditFinding
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport, AuditSummary, BookieReplication
-from bkctl.spark_reports.charts import Bar, Scale, bar_chart, stacked_bar
+from bkctl.spark_reports.charts import RUNS_SHOWN_MAX, Bar, PageChart, Scale, bar_chart, stacked_bar, trend_charts
 from bkctl.spark_reports.page_tables import (
     PRINTED_ROWS_MAX,
     changes_table,
@@ -31,7 +31,6 @@ from bkctl.spark_reports.page_tables import (
     page_tables,
     time_words,
 )
-from bkctl.spark_reports.trend_charts import RUNS_SHOWN_MAX, PageChart, trend_charts
 from bkctl.storage.severity import OK, Severity, word
 from bkctl.storage.words import capitalized, duration, size
 

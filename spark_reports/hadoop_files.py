@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from bkctl.runtime.metadata.snapshot.opening import ENDS_BYTES
-from bkctl.spark_reports.errors import SparkReportError
-from bkctl.spark_reports.failures import reason_of
+from bkctl.spark_reports.errors import SparkReportError, reason_of
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -52,14 +52,10 @@ class HadoopPath:
 
     def ends(self) -> tuple[bytes, bytes]:
         """The first and the last bytes of the file."""
-        with _errors_about(self._uri):
-            stream = self._file_system.open(self._path)
-            try:
-                beginning = bytes(stream.readNBytes(ENDS_BYTES))
-                stream.seek(max(0, self._status.getLen() - ENDS_BYTES))
-                return beginning, bytes(stream.readNBytes(ENDS_BYTES))
-            finally:
-                stream.close()
+        with _errors_about(self._uri), contextlib.closing(self._file_system.open(self._path)) as stream:
+            beginning = bytes(stream.readNBytes(ENDS_BYTES))
+            stream.seek(max(0, self._status.getLen() - ENDS_BYTES))
+            return beginning, bytes(stream.readNBytes(ENDS_BYTES))
 
     def __str__(self) -> str:
         return self._uri

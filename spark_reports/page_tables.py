@@ -188,7 +188,6 @@ def ledger_reasons(report: AuditReport) -> list[LedgerReasons]:
 
 
 def _reasons(name: str, row: object) -> Iterator[str]:
-    """Of one row of a list of ledgers."""
     match row:
         case UnderReplicatedLedger():
             yield from _missing_copies(row)

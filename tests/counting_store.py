@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from bkctl.runtime.errors import MetadataError
-from bkctl.runtime.metadata.measures import MetadataMeasures
-from bkctl.runtime.metadata.store import ANY_VERSION, MetadataStore, Node, NodeStat, NodeWrite, Watch
+from bkctl.runtime.metadata.store import ANY_VERSION, MetadataMeasures, MetadataStore, Node, NodeStat, NodeWrite, Watch
 
 Answer = TypeVar("Answer")
 

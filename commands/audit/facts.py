@@ -16,11 +16,11 @@ from bkctl.runtime.errors import BookieNotFoundError, ConfigurationError
 from bkctl.runtime.metadata.cluster.operation_lock import leaving_bookies
 from bkctl.runtime.metadata.cluster.root import read_instance_id
 from bkctl.runtime.metadata.replication.recovery_status import is_repaired, read_recovery_status
-from bkctl.runtime.metadata.replication.switch_note import SwitchNote, decode_note
+from bkctl.runtime.metadata.replication.switches import SwitchNote, decode_note
 from bkctl.runtime.replication.cluster_audit.comparison import require_comparable
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts, KnownBookies, Loss, parse_loss
 from bkctl.runtime.replication.judge.cluster_facts import BookieFacts
-from bkctl.runtime.replication.judge.writable_bookies import Idle
+from bkctl.runtime.replication.judge.needed_bookies import Idle
 from bkctl.runtime.replication.survey.status import ask_bookies
 from bkctl.spark_reports.audit_files import ReportExtras
 
@@ -92,6 +92,7 @@ async def read_facts(context: CommandContext, session: Session, *, is_live: bool
         out_of_space={each.bookie_id: each.out_of_space for each in asked if each.out_of_space is not None},
         troubles={each.bookie_id: each.trouble for each in asked if each.trouble},
         serving=frozenset(each.bookie_id for each in asked if each.serves_unregistered),
+        moving=leaving,
         read_only_by={each: why.value for each, why in idle.items() if why in {Idle.DRAIN, Idle.OPERATOR}},
         given_up=recovery.given_up,
         returned=recovery.returned,

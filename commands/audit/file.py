@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from bkctl.commands.audit.facts import AuditQuestions, read_facts, with_request
-from bkctl.commands.audit.ledger_progress import LedgerProgress
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import unreadable_file
 from bkctl.commands.event_loop import run_to_end, sigterm_as_error
 from bkctl.commands.outages import report_outage
+from bkctl.commands.progress import Progress
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.client.placement import pulsar_bookies_path
 from bkctl.runtime.errors import ConfigurationError, ConflictError
@@ -36,6 +36,26 @@ from bkctl.storage.adapters.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
+
+
+class LedgerProgress:
+    """``total``: about how many ledgers there are; None: unknown."""
+
+    def __init__(self, progress: Progress, total: int | None) -> None:
+        self._progress = progress
+        self._total = total
+
+    def show(self, done: int) -> None:
+        """Ledgers read so far."""
+        of_total = "" if self._total is None else f" of about {max(self._total, done):,}"
+        self._progress.update(done, self._total, count=f"{done:,}{of_total} ledgers")
+
+    def show_parts(self, done: int, parts: int) -> None:
+        """Parts read so far; they have about the same number of ledgers."""
+        if self._total is None:
+            self._progress.update(done, parts, count=f"{done} of {parts} parts, number of ledgers unknown")
+        else:
+            self.show(self._total * done // parts)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from bkctl.runtime.metadata.pulsar.references import TOPICS_PATH, PulsarStore
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.new_file import whole_file
 from bkctl.runtime.replication.judge.orphans import AGE_S_MIN, OrphanTerms, PulsarLedger
-from bkctl.runtime.replication.survey.orphan_search import SETTLE_S_MIN, OrphanSearch, SearchView, find_orphans
+from bkctl.runtime.replication.survey.orphan_search import SETTLE_S_MIN, OrphanFinder, OrphanSearch, SearchView
 from bkctl.storage.words import SHOWN_MAX, counted, duration, size
 
 _CLOCKS_DIFFER_MS = 60_000
@@ -80,7 +80,7 @@ async def orphans(
         places = await _pulsar_stores(context, session, at_end, pulsar_metadata)
         client = await session.client()
         with context.console.progress("looking for orphans") as progress:
-            found = await find_orphans(
+            found = await OrphanFinder(
                 client.ports,
                 session.store,
                 places,
@@ -88,7 +88,7 @@ async def orphans(
                 settle_s=settle_s,
                 only=judged,
                 view=SearchView(partial(_show_step, context, progress), progress.update),
-            )
+            ).find()
         if found.foreign_writes:
             raise _other_writer(found)
         if found.strays and not all_clusters_given:

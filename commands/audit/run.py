@@ -8,19 +8,7 @@ import typer
 
 from bkctl.commands.audit.earlier import Compare
 from bkctl.commands.audit.findings import FAIL_ON_DEFAULT, FailOn, parse_fail_on, require_inventory
-from bkctl.commands.audit.inventory_options import (
-    BookieRate,
-    CheckedFile,
-    InventoryFlags,
-    IsAllBookies,
-    IsAllEntries,
-    IsInventory,
-    IsRead,
-    ReadRate,
-    SampleSeed,
-    SampleShare,
-    TimeLimit,
-)
+from bkctl.commands.audit.inventory_options import InventoryFlags, takes_inventory_options
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError, Outcome
@@ -37,6 +25,7 @@ WhatIf: TypeAlias = Annotated[
 
 
 @command(RUN, example="audit run", is_listing=True)
+@takes_inventory_options
 def audit(
     context: CommandContext,
     is_spark: Annotated[bool, typer.Option("--spark", help="Run on Spark; the result is the same")] = False,
@@ -61,16 +50,8 @@ def audit(
     ledgers_root: LedgersRoot = None,
     what_if: WhatIf = None,
     compare: Compare = None,
-    is_inventory: IsInventory = False,
-    is_read: IsRead = False,
-    is_all_entries: IsAllEntries = False,
-    sample: SampleShare = None,
-    seed: SampleSeed = None,
-    rate: ReadRate = None,
-    rate_per_bookie: BookieRate = None,
-    time_limit: TimeLimit = None,
-    checked_file: CheckedFile = None,
-    is_all_bookies: IsAllBookies = False,
+    *,
+    flags: InventoryFlags,
 ) -> Outcome:
     """Count live copies, and list under-replicated ledgers.
 
@@ -78,12 +59,8 @@ def audit(
     by entries that are read. -o csv has one row, and -o name one id, for each ledger that misses copies or cannot be
     read. Exits with 10 if a finding is a warning or worse.
     """
-    flags = InventoryFlags(
-        *(is_inventory, is_read, is_all_entries, sample, seed, rate, rate_per_bookie, time_limit, checked_file),
-        is_all_bookies=is_all_bookies,
-    )
     flags.check()
-    if is_inventory and source is not None:
+    if flags.is_inventory and source is not None:
         raise InvalidArgumentError("--inventory asks the bookies of now: leave out --from")
     for option, value in (("--cores", cores), ("--master", master)):
         if value is not None and not is_spark:
@@ -91,9 +68,9 @@ def audit(
     if ledgers_root is not None and source is None:
         raise InvalidArgumentError("--ledgers-root needs --from")
     kinds = parse_fail_on(fail_on)
-    require_inventory(kinds, has_inventory=is_inventory)
-    from bkctl.commands.audit.execution import AuditInput, execute  # what it imports takes longer than a help page
+    require_inventory(kinds, has_inventory=flags.is_inventory)
+    from bkctl.commands.audit.execution import AuditFlags, execute  # what it imports takes longer than a help page
 
     spark = (master, cores) if is_spark else None
-    given = AuditInput(out, spark, source, ledgers_root, tuple(what_if or ()), compare, flags)
+    given = AuditFlags(out, spark, source, ledgers_root, tuple(what_if or ()), compare, flags)
     return execute(context, given, kinds)

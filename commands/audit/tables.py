@@ -296,7 +296,6 @@ def _print_for_people(
     changes: AuditChanges | None,
     ledgers: Sequence[Row],
 ) -> None:
-    """The verdict, what to do, the worst ledgers, totals."""
     console, report = context.console, printed.report
     rows_max = None if console.form is OutputForm.WIDE else _LEDGERS_SHOWN_MAX
     since = [] if changes is None else [f"since the report of {time_text(changes.before_ms)}: {changes}"]
@@ -358,7 +357,6 @@ def _totals(printed: PrintedAudit) -> list[Row]:
 
 
 def _print_tables(context: CommandContext, printed: PrintedAudit, rows: dict[str, list[Row]]) -> None:
-    """What else the report has."""
     console = context.console
     counts = [{"name": name, "sentence": _SHOWN_AS.get(name, plain)(value)} for name, value in _body(printed).items()]
     console.table(_TOTALS_TABLE.titled("Counts"), counts, is_cut=False, rows_max=len(counts))

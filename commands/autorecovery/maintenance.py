@@ -10,16 +10,14 @@ import typer
 
 from bkctl.commands.autorecovery.access import readable
 from bkctl.commands.command import command
-from bkctl.commands.context import CommandContext
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import CommandContext, Effect
 from bkctl.commands.errors import InvalidArgumentError, NotFoundError
 from bkctl.commands.parse import parse_bookie_id, parse_duration_s
 from bkctl.commands.rendering import Column, Table, time_text
-from bkctl.commands.safety.audit_trail import user_name
-from bkctl.commands.safety.gate import Change
-from bkctl.commands.safety.mode_turn import mode_turn
+from bkctl.commands.safety.gate import Change, mode_turn
 from bkctl.commands.safety.operation import make_change
 from bkctl.commands.safety.plan import Plan, PlanFinding
+from bkctl.commands.safety.state_directory import user_name
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.errors import BookieNotFoundError, ConflictError, RefusedError
 from bkctl.runtime.metadata.bookies.registration import Registrations
@@ -306,7 +304,6 @@ async def _check_stop(context: CommandContext, session: Session, bookie_ids: tup
         return await scan_for_stop(
             ports,
             session.store,
-            session.registrations,
             bookie_ids,
             foreign=session.foreign,
             on_progress=lambda done: progress.update(done, None),

@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from bkctl.commands.command import command
-from bkctl.commands.context import CommandContext
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import CommandContext, Effect
 from bkctl.commands.errors import Outcome, PlanShown
 from bkctl.commands.rendering import Column, Lines, Table, time_text
 from bkctl.commands.safety.gate import Change, nothing_to_change, open_change
@@ -143,7 +142,6 @@ def _plan(session: Session, judged: Sequence[JudgedMark], clearable: Sequence[Ju
 
 
 def _unread_findings(judged: Sequence[JudgedMark]) -> list[PlanFinding]:
-    """The bookies whose copies could not be read, with the reason of each."""
     reasons = {defect.bookie_id: defect.reason for defect in _unread(judged)}
     if not reasons:
         return []

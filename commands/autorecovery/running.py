@@ -38,8 +38,7 @@ async def list_running(context: CommandContext) -> None:
     ):
         with context.console.listing(_TABLE) as listing:
             async for lock in locks:
-                if listing.is_full:
-                    listing.truncate()
+                if listing.end_if_full():
                     break
                 row = {
                     "ledger_id": str(lock.ledger_id),

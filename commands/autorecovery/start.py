@@ -10,8 +10,7 @@ import os
 from typing import Annotated
 
 from bkctl.commands.command import command
-from bkctl.commands.context import CommandContext, DaemonFlags, LogFormat, LogSettings, shown_config
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import CommandContext, DaemonFlags, Effect, LogFormat, LogSettings, shown_config
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.event_loop import handle_hangup, stoppable_server
 from bkctl.commands.server_log import ServerLog
@@ -75,7 +74,6 @@ async def start(
 
 
 def _reload(context: CommandContext, flags: DaemonFlags, log: ServerLog) -> None:
-    """Open the log file again and apply a new log level."""
     log.reopen()
     try:
         log.reload(context.load_daemon_settings(flags).log)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import Effect
 from bkctl.commands.safety.plan import Plan
 from bkctl.runtime.admin.api import JavaState, RebuildSize, StateAnswer
 from bkctl.runtime.admin.calls import BKCTL_API

@@ -14,8 +14,7 @@ from bkctl.commands.bookie.leaving import (
     drain_or_decommission,
 )
 from bkctl.commands.command import command
-from bkctl.commands.context import CommandContext, CopyFlags
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import CommandContext, CopyFlags, Effect
 from bkctl.commands.errors import Outcome
 from bkctl.commands.parse import parse_bookie_id, parse_duration_s
 from bkctl.commands.shared_options import takes_copy_options

@@ -11,9 +11,8 @@ import msgspec
 import typer
 
 from bkctl.commands.command import command
-from bkctl.commands.context import BookieFlags, CommandContext, id_by_settings, load_config
+from bkctl.commands.context import BookieFlags, CommandContext, Effect, id_by_settings, load_config
 from bkctl.commands.cookie.access import require_not_registered, scan_references
-from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.safety.gate import Change
@@ -21,15 +20,13 @@ from bkctl.commands.safety.operation import make_change
 from bkctl.commands.safety.plan import Plan, PlanFinding
 from bkctl.commands.session import Session, open_session, require_metadata_uri
 from bkctl.commands.shared_options import takes_bookie_options
-from bkctl.commands.storage.directory_lists import FIX, require_agreeing_directories
-from bkctl.commands.storage.directory_locks import DirectoryLocks
 from bkctl.commands.storage.java_bookie import require_stopped
-from bkctl.commands.storage.own_storage import OwnStorage
+from bkctl.commands.storage.own_storage import FIX, DirectoryLocks, OwnStorage, require_agreeing_directories
 from bkctl.commands.storage.working import work_beside_loop
 from bkctl.runtime.bookie.cookies.directories import named_directories, read_directory, spelled_as
 from bkctl.runtime.client.sanity import CUSTOM_METADATA
-from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError, NoNodeError, RefusedError
-from bkctl.runtime.metadata.store import Node
+from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError, RefusedError
+from bkctl.runtime.metadata.store import Node, find_node
 from bkctl.storage.adapters.child_pool import ChildProcesses
 from bkctl.storage.adapters.filesystem import OsFileSystem
 from bkctl.storage.config import StorageConfig
@@ -48,16 +45,12 @@ _PLAN_TABLE = Table(
 
 
 class _Contents(NamedTuple):
-    """What a directory ``current`` has."""
-
     path: str
     files: int
     bytes: int
 
 
 class _Target(NamedTuple):
-    """The bookie to format."""
-
     session: Session
     own: OwnStorage
     bookie_id: str
@@ -119,7 +112,8 @@ async def format_bookie(
                         f"--accept-loss {bookie_id} if the entries may be lost"
                     )
                 await require_not_registered(session, bookie_id)
-                node, contents = await _stored_cookie(session, bookie_id), _survey(own.config.all_directories)
+                node = await find_node(session.store, session.cookies.path(bookie_id))
+                contents = _survey(own.config.all_directories)
                 target = _Target(session, own, bookie_id, contents, node, is_cookie_deleted=delete_cookie)
                 return _plan(target, unproven, is_loss_accepted=accept_loss is not None), target
 
@@ -215,13 +209,6 @@ def _doubts_about_directories(own: OwnStorage, bookie_id: str, instance_id: str 
                 f"this one ({instance_id}) may reference its data"
             )
     return found
-
-
-async def _stored_cookie(session: Session, bookie_id: str) -> Node | None:
-    try:
-        return await session.cookies.read_node(bookie_id)
-    except NoNodeError:
-        return None
 
 
 def _survey(directories: Sequence[str]) -> list[_Contents]:

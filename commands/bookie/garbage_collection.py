@@ -12,8 +12,7 @@ import typer
 from bkctl.commands.bookie.admin_access import DirectoryOption, IdArguments, TokenOption, open_admin, open_admins
 from bkctl.commands.bookie.admin_state import change_plan, joined_plan, read_state, require_own
 from bkctl.commands.command import command
-from bkctl.commands.context import CommandContext
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import CommandContext, Effect
 from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.rendering import Column, Lines, Table, time_text
 from bkctl.commands.safety.gate import open_change
@@ -231,7 +230,6 @@ async def _change_all(
     item: dict[str, Any],
     change_one: Callable[[AdminClient, StateAnswer], Awaitable[None]],
 ) -> None:
-    """Make the same change in each bookie in turn, under one plan."""
     states = [await read_state(client) for client in clients]
     verb = str(item["action"]).removeprefix("gc-")
     what = (

@@ -10,8 +10,7 @@ import typer
 from bkctl.commands.bookie.admin_access import DirectoryOption, IdArgument, TokenOption, open_for_change
 from bkctl.commands.bookie.admin_state import change_plan
 from bkctl.commands.command import command
-from bkctl.commands.context import CommandContext
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import CommandContext, Effect
 from bkctl.commands.errors import InvalidArgumentError, NotFoundError, Outcome
 from bkctl.commands.progress import Progress
 from bkctl.commands.rendering import Column, Lines, Table
@@ -81,7 +80,6 @@ async def rebuild(
 
 
 async def _rebuild_size(client: AdminClient) -> RebuildSize:
-    """What a rebuild would read."""
     try:
         return await client.get(f"{BKCTL_API}/index/rebuild", RebuildSize)
     except AdminError as error:
@@ -100,7 +98,6 @@ async def _running_job(client: AdminClient) -> RebuildJob | None:
 
 
 async def _begin(context: CommandContext, client: AdminClient, found: RebuildSize) -> RebuildJob:
-    """Start the job, after the confirmation."""
     async with open_change(context, _plan(found), table=_PLAN_TABLE, totals=_totals(found)) as change:
         job = await client.post(f"{BKCTL_API}/index/rebuild", RebuildJob)
         change.details, change.result = {"job": job.id}, "started"
@@ -199,7 +196,6 @@ def _advice(found: RebuildSize) -> str:
 
 
 def _report(context: CommandContext, found: RebuildSize, job: RebuildJob) -> Outcome:
-    """Print the result; an error if the job failed or was cancelled."""
     if job.problem == Problem.REFUSED.word:
         raise RefusedError(f"bookie {found.bookie_id}: {job.error}")
     if job.state is JobState.FAILED:
@@ -213,7 +209,6 @@ def _report(context: CommandContext, found: RebuildSize, job: RebuildJob) -> Out
 
 
 def _cancelled(found: RebuildSize, job: RebuildJob) -> str:
-    """Which index each directory uses after a cancel."""
     rebuilt = _rebuilt(job)
     if not rebuilt:
         return "the rebuild was cancelled; the old index is in use"

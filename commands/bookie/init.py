@@ -17,9 +17,8 @@ import typer
 
 from bkctl.commands.bookie.start import require_meant_cluster, require_secrets_of_child
 from bkctl.commands.command import command
-from bkctl.commands.context import BookieFlags, CommandContext, id_by_settings, load_settings
+from bkctl.commands.context import BookieFlags, CommandContext, Effect, id_by_settings, load_settings
 from bkctl.commands.cookie.access import cookie_body, require_not_registered
-from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.safety.gate import Change

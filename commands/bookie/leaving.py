@@ -50,8 +50,7 @@ from bkctl.commands.replication_access import (
     returning_findings,
     waiting_sentence,
 )
-from bkctl.commands.safety.gate import Change
-from bkctl.commands.safety.mode_turn import mode_turn
+from bkctl.commands.safety.gate import Change, mode_turn
 from bkctl.commands.safety.plan import Plan, PlanFinding
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.admin.calls import AdminCredentials
@@ -67,7 +66,7 @@ from bkctl.runtime.replication.judge.stop_verdict import StopVerdict
 from bkctl.runtime.replication.run.decommission import Decommission, DecommissionPlan, DecommissionReport
 from bkctl.runtime.replication.run.drain import DrainHooks, OpenLedger
 from bkctl.runtime.replication.run.mark_repair import ClearOutcome
-from bkctl.runtime.replication.survey.removed_bookies import require_none_named
+from bkctl.runtime.replication.survey.given_up import require_none_named
 from bkctl.runtime.replication.survey.stop_scan import scan_for_stop
 from bkctl.storage.words import SHOWN_MAX, counted, duration, listed, named
 
@@ -163,8 +162,6 @@ async def _carry_out(context: CommandContext, request: LeavingRequest) -> tuple[
 
 @dataclasses.dataclass
 class _Run:
-    """The steps inside the gate."""
-
     context: CommandContext
     session: Session
     access: ReplicationAccess
@@ -246,7 +243,6 @@ class _Run:
         self.work.state = (may_be_read_only(bookie_ids),) if bookie_ids else ()
 
     async def _stop(self) -> str | None:
-        """Have the live bookies stopped; a sentence if they are not."""
         live = sorted(self.found.live)
         if not live:
             return None
@@ -264,7 +260,6 @@ class _Run:
         return f"{not_stopped(left)} within {self.request.wait_s:g} s: stop it and run the command again"
 
     async def _wait_until_gone(self, live: Sequence[str], progress: Progress) -> Sequence[str]:
-        """Those of the bookies that are still registered when the time is over."""
         until = self._until("")
 
         def say_waiting(left: Sequence[str]) -> None:
@@ -342,7 +337,6 @@ async def _check_cluster(session: Session, access: ReplicationAccess, found: Dec
     return await scan_for_stop(
         ports,
         session.store,
-        session.registrations,
         found.bookie_ids,
         foreign=session.foreign,
         placement=access.policy.config.placement,

@@ -8,12 +8,12 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import Outcome
 from bkctl.commands.recovery_rendering import shortened
 from bkctl.commands.work_end import Verdict, left_sentence, moved_sentence, print_recoveries
-from bkctl.runtime.replication.judge.advice import close_lost_command, these_bookies
+from bkctl.runtime.replication.judge.advice import these_bookies
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, are_refusals
 from bkctl.runtime.replication.judge.left_ledgers import LeftGroup, last_step, left_groups, what_next
 from bkctl.runtime.replication.run.decommission import DecommissionReport
 from bkctl.storage.severity import Severity
-from bkctl.storage.words import SHOWN_MAX, counted, listed, named
+from bkctl.storage.words import counted, listed, named
 
 _TOPICS_NAMED_MAX = 10
 _COOKIE_KEPT = "its cookie was not deleted"
@@ -145,21 +145,7 @@ def leaving_advice(report: DecommissionReport) -> list[str]:
         others = len(set(report.remaining).difference(last.ledger_ids))
         after = f"; {counted(others, 'other', 'others')} must be moved before the cookie can be deleted"
         advice.append(last.sentence + (after if others else ""))
-    return advice + _not_closed(sorted(report.bookie_ids), failures)
-
-
-def _not_closed(bookie_ids: Sequence[str], failures: Sequence[LedgerFailure]) -> list[str]:
-    """How the loss of bookies is accepted for ledgers that are not closed; a close needs others in their places."""
-    unclosed = [each for each in failures if each.reason is FailureReason.NOT_CLOSED]
-    stuck = {each.ledger_id for each in unclosed if each.lacks_bookies}
-    closable = sorted({each.ledger_id for each in unclosed} - stuck)
-    accepted = " ".join(f"--accept-loss {each}" for each in bookie_ids)
-    advice = []
-    if closable:
-        closes = close_lost_command(closable, bookie_ids)
-        deletes = f"bkctl ledger delete {' '.join(map(str, closable[:SHOWN_MAX]))} --force-open {accepted}"
-        advice.append(f"if their disks are lost, {closes} closes those that are not closed, and {deletes} deletes them")
-    if stuck:
+    if stuck := {each.ledger_id for each in failures if each.reason is FailureReason.NOT_CLOSED and each.lacks_bookies}:
         advice.append(
             f"{named('ledger', [str(each) for each in sorted(stuck)])} cannot be closed so now, because no writable "
             "bookie is left to take the places of the lost ones: start another, then repeat this"

@@ -9,8 +9,7 @@ import typer
 from bkctl.commands.bookie.admin_access import DirectoryOption, IdArguments, TokenOption, open_admins
 from bkctl.commands.bookie.admin_state import change_plan, joined_plan, read_state, require_own
 from bkctl.commands.command import command
-from bkctl.commands.context import CommandContext
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import CommandContext, Effect
 from bkctl.commands.safety.gate import open_change
 from bkctl.commands.several import in_turn
 from bkctl.runtime.admin.api import LogLevelAnswer

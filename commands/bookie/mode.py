@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -15,20 +15,19 @@ import typer
 from bkctl.commands.bookie.admin_access import DirectoryOption, IdArguments, TokenOption, open_admin, open_admins
 from bkctl.commands.bookie.admin_state import change_plan, joined_plan, read_state
 from bkctl.commands.command import command
-from bkctl.commands.context import CommandContext
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import CommandContext, Effect
 from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.rendering import Column, Table, time_text
-from bkctl.commands.safety.audit_trail import user_name
-from bkctl.commands.safety.gate import Change
-from bkctl.commands.safety.mode_turn import mode_turn
+from bkctl.commands.safety.gate import Change, mode_turn
 from bkctl.commands.safety.operation import make_change
 from bkctl.commands.safety.plan import Plan
-from bkctl.commands.session import open_session
+from bkctl.commands.safety.state_directory import user_name
+from bkctl.commands.session import Session, open_session
 from bkctl.commands.several import each_in_turn, in_turn
 from bkctl.runtime.admin.api import JavaMode, Job, ModeAnswer, StateAnswer
 from bkctl.runtime.admin.calls import BKCTL_API
 from bkctl.runtime.errors import MetadataError
+from bkctl.runtime.metadata.cluster.operation_lock import OperationLockedError, bookie_lock_path, running_operations
 
 if TYPE_CHECKING:  # as in admin_state
     from bkctl.runtime.admin.client import AdminClient
@@ -100,6 +99,8 @@ async def set_mode(
 
         async def examine() -> tuple[Plan, list[StateAnswer]]:
             states = [await read_state(client) for client in clients]
+            if not is_read_only:
+                await _require_not_leaving(context, clients[0], states)
             return joined_plan([_mode_plan(state, mode, reason) for state in states]), states
 
         async def settle(states: list[StateAnswer], change: Change | None = None) -> bool:
@@ -151,14 +152,40 @@ async def _turn(context: CommandContext, client: AdminClient, change: Change) ->
 
     Without ZooKeeper the mode is set all the same: an operator may need that.
     """
-    own_uri = "" if client.address.host else (await read_state(client)).metadata_uri
     async with AsyncExitStack() as at_end:
         try:
-            session = await at_end.enter_async_context(open_session(context, metadata_uri=own_uri))
+            session = await at_end.enter_async_context(_session_of(context, client))
             await at_end.enter_async_context(mode_turn(context, session.store, session.root, change))
         except MetadataError as error:
             context.console.warn(f"another command may make other bookies read-only at the same time: {error}")
         yield
+
+
+async def _require_not_leaving(context: CommandContext, client: AdminClient, states: Sequence[StateAnswer]) -> None:
+    """OperationLockedError if a command moves the ledgers of one of the bookies away: it would end.
+
+    Without ZooKeeper the mode is set all the same, as above.
+    """
+    read_only = {each.bookie_id for each in states if each.mode != Mode.WRITABLE.value}
+    if not read_only:
+        return
+    try:
+        async with _session_of(context, client) as session:
+            root, running = session.root, await running_operations(session.store, session.root)
+    except MetadataError as error:
+        context.console.warn(f"it is unknown whether a command moves the ledgers of the bookie: {error}")
+        return
+    for holder, bookie_ids in running.items():
+        if holder.moves_ledgers and (held := sorted(read_only.intersection(bookie_ids))):
+            raise OperationLockedError(bookie_lock_path(root, held[0]), holder, f"is working on bookie {held[0]}")
+
+
+@asynccontextmanager
+async def _session_of(context: CommandContext, client: AdminClient) -> AsyncIterator[Session]:
+    """A session with the cluster of a bookie on this machine, which may be another than that of the settings."""
+    own_uri = "" if client.address.host else (await read_state(client)).metadata_uri
+    async with open_session(context, metadata_uri=own_uri) as session:
+        yield session
 
 
 async def set_operator_mode(client: AdminClient, before: StateAnswer, mode: Mode, reason: str | None) -> StateAnswer:

@@ -75,7 +75,6 @@ def _connected(address: AdminAddress, deadline: float) -> socket.socket:
 
 
 def _left_s(deadline: float) -> float:
-    """TimeoutError if no time is left."""
     left_s = deadline - time.monotonic()
     if left_s <= 0:
         raise TimeoutError

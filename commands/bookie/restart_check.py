@@ -43,7 +43,7 @@ async def restart_check(
         parse_bookie_id(bookie_id)
     async with open_session(context) as session:
         ports = (await session.client()).ports
-        parts = (ports, session.store, session.registrations)
+        parts = (ports, session.store)
         with context.console.progress("reading ledgers") as progress:
             verdict = await scan_for_stop(
                 *parts, bookie_ids, foreign=session.foreign, on_progress=lambda done: progress.update(done, None)

@@ -11,8 +11,7 @@ import typer
 
 from bkctl.commands.bookie.state import BookieArguments, BookieState, named_bookie, state_of
 from bkctl.commands.command import command
-from bkctl.commands.context import CommandContext
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import CommandContext, Effect
 from bkctl.commands.errors import Outcome
 from bkctl.commands.parse import parse_duration_s
 from bkctl.commands.safety.gate import open_change
@@ -108,8 +107,6 @@ class _Patience:
 
 
 class _Test:
-    """The test of one bookie."""
-
     def __init__(self, context: CommandContext, bookie_id: str, entries: int) -> None:
         self.bookie_id = bookie_id
         self._context = context

@@ -112,7 +112,6 @@ async def bookie_row(
 
 
 async def _answer(bookies: Bookies, bookie_id: str) -> dict[str, object]:
-    """The bookie's answer to a request for its disk space."""
     try:
         answer = await bookies.info(bookie_id)
     except (BookieTimeoutError, BookieUnavailableError) as error:

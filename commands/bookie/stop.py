@@ -15,13 +15,11 @@ import typer
 from bkctl.commands.bookie.admin_access import DirectoryOption, IdArguments, TokenOption, open_admins
 from bkctl.commands.bookie.admin_state import change_plan, joined_plan, read_state, require_own
 from bkctl.commands.command import command
-from bkctl.commands.context import CommandContext
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import CommandContext, Effect
 from bkctl.commands.errors import WaitTimeoutError
 from bkctl.commands.parse import parse_duration_s
 from bkctl.commands.safety.gate import open_change
 from bkctl.commands.several import in_turn
-from bkctl.runtime.admin.api import StateAnswer
 from bkctl.runtime.admin.calls import BKCTL_API, CREDENTIALS_BYTES, process_of
 from bkctl.runtime.admin.client import AdminClient
 from bkctl.runtime.errors import BookieTimeoutError, BookieUnavailableError
@@ -52,7 +50,16 @@ async def stop(
         for state in states:
             require_own(state, "stop it with the supervisor that started it")
         ends = [_end_of(client, at_end) for client in clients]
-        plan = joined_plan([change_plan(state, {"action": "stop"}, summary=(_summary(state),)) for state in states])
+        plan = joined_plan(
+            [
+                change_plan(
+                    state,
+                    {"action": "stop"},
+                    summary=(f"bookie {state.bookie_id} will end; its ledgers have one copy less until it runs again",),
+                )
+                for state in states
+            ]
+        )
         if len(states) > 1:
             check = f"bkctl bookie restart-check {' '.join(state.bookie_id for state in states)}"
             together = f"ledgers with all copies on these bookies cannot be read meanwhile: {check} tells"
@@ -62,10 +69,6 @@ async def stop(
                 for client, state, ended in zip(clients, states, ends, strict=True):
                     with turns.turn():
                         await _stop(context, client, state.bookie_id, wait_s, ended)
-
-
-def _summary(state: StateAnswer) -> str:
-    return f"bookie {state.bookie_id} will end; its ledgers have one copy less until it runs again"
 
 
 async def _stop(

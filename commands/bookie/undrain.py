@@ -9,8 +9,7 @@ import typer
 from bkctl.commands.bookie.admin_access import TokenOption, read_credentials
 from bkctl.commands.bookie.read_only import BookieSwitch
 from bkctl.commands.command import command
-from bkctl.commands.context import CommandContext
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import CommandContext, Effect
 from bkctl.commands.parse import parse_bookie_id, parse_duration_s
 from bkctl.commands.safety.gate import nothing_to_change, open_change
 from bkctl.commands.session import open_session

@@ -1,22 +1,35 @@
-"""The end of ``cluster format`` and ``nuke``, also of one that is stopped half way: how to finish, how to undo."""
+"""``bkctl cluster format`` and ``nuke``; how to finish one that was stopped half way, and how to undo it."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import random
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 import msgspec
 
-from bkctl.commands.cluster.survey import Examined, backup_time, backups_of, save_before
-from bkctl.commands.context import CommandContext
+from bkctl.commands.cluster.survey import (
+    TREE_TABLE,
+    Examined,
+    backup_time,
+    backups_of,
+    deletion_plan,
+    examine_before_deletion,
+    save_before,
+)
+from bkctl.commands.command import command
+from bkctl.commands.context import CommandContext, Effect
 from bkctl.commands.outages import continuing_command
-from bkctl.commands.safety.audit_trail import read_trail
 from bkctl.commands.safety.gate import Change
-from bkctl.commands.session import Session
+from bkctl.commands.safety.operation import make_change
+from bkctl.commands.safety.plan import Plan
+from bkctl.commands.safety.state_directory import read_trail
+from bkctl.commands.session import Session, open_session
 from bkctl.runtime.errors import RefusedError
+from bkctl.runtime.metadata.backup import cluster_format
 from bkctl.runtime.metadata.cluster.root import read_instance_id
 from bkctl.storage.errors import BkctlError
 
@@ -141,3 +154,107 @@ def stopped_deletions(
         elif operation_id in stopped:
             stopped[operation_id] = msgspec.structs.replace(stopped[operation_id], backup=details.get("backup"))
     return tuple(stopped.values())
+
+
+@command("format", example="cluster format --dry-run", effect=Effect.DESTROYS)
+async def format_cluster(context: CommandContext) -> None:
+    """Delete all ledgers, cookies and marks of a cluster of stopped bookies; assign a new instance id.
+
+    All metadata is backed up first, and the layout is kept, as are switches, other nodes of underreplication, and
+    nodes below the root that are not BookKeeper's. Entries on the bookies' disks become unreachable. The bookies do
+    not start until their disks are formatted too.
+
+    Refused while a process is connected (a bookie, an auditor, a worker with a lock, Pulsar's auditor), or if a
+    newer release wrote a ledger. If a node has changed since the plan, nothing is changed. Safe to interrupt and to
+    run again; "to undo" (earlier_backup) then names the backup of the first run, because that of the last has only
+    what was left. To undo: bkctl cluster nuke, then bkctl cluster restore. Type the instance id (without one, the
+    ledgers root), or use --confirm.
+    """
+    async with open_session(context, must_exist=False) as session:
+        store, root = session.store, session.root
+
+        async def examine() -> tuple[Plan, Examined]:
+            found = await examine_before_deletion(context, session, is_root_deleted=False)
+            actions = {"ledgers": "delete", "ledger ids": "delete", "cookies": "delete", "LAYOUT": "rewrite"}
+            actions |= {"INSTANCEID": "replace", "underreplication": "delete marks and locks"}
+            plan = deletion_plan(
+                context,
+                found,
+                actions,
+                f"will delete all metadata at {root}: {found.size} (it is backed up first)",
+                "afterwards the bookies' disks must be formatted before they can join again",
+            )
+            return plan, found
+
+        async def apply(change: Change, found: Examined) -> tuple[str, Backups]:
+            backups = await back_up(context, session, change, found)
+            async with reporting_deletion(context, session, change, found.survey.nodes, backups) as before_each:
+                new_id = await cluster_format.format_cluster(
+                    store, root, found.tree, random.SystemRandom(), before_each=before_each
+                )
+            change.details["new_instance_id"] = new_id
+            return new_id, backups
+
+        found, done = await make_change(context, examine, apply, store, table=TREE_TABLE)
+        assert done is not None
+        instance_id, backups = done
+        backups.say_undo(context)
+        body = {
+            "root": root,
+            "old_instance_id": found.header.instance_id,
+            "instance_id": instance_id,
+            "layout": found.tree.value,
+            "ledgers_deleted": found.survey.ledgers,
+            "backup": backups.own,
+            "earlier_backup": backups.earlier,
+        }
+        context.console.record("ClusterFormat", body, name="instance_id")
+
+
+@command("nuke", example="cluster nuke --dry-run", effect=Effect.DESTROYS)
+async def nuke(context: CommandContext) -> None:
+    """Delete all metadata of a cluster whose bookies are all stopped, including its root.
+
+    All metadata is backed up first. Refused in the same cases as bkctl cluster format, and if there are nodes below
+    the root that are not BookKeeper's. Does nothing if there is no cluster. To undo: bkctl cluster restore. Type
+    the instance id (without one, the ledgers root), or use --confirm.
+    """
+    async with open_session(context, must_exist=False) as session:
+        store, root = session.store, session.root
+
+        async def examine() -> tuple[Plan, Examined | None]:
+            if await store.exists(root) is None:
+                return _empty_plan(context, root), None
+            found = await examine_before_deletion(context, session, is_root_deleted=True)
+            actions = {"ledgers": "delete", "ledger ids": "delete", "special": "delete"}
+            sentence = f"will delete {root} and everything below it: {found.size} (all metadata is backed up first)"
+            return deletion_plan(context, found, actions, sentence), found
+
+        async def apply(change: Change, found: Examined | None) -> Backups:
+            assert found is not None
+            backups = await back_up(context, session, change, found)
+            async with reporting_deletion(context, session, change, found.survey.nodes, backups) as before_each:
+                await cluster_format.nuke_cluster(store, root, found.tree, before_each=before_each)
+            return backups
+
+        found, backups = await make_change(context, examine, apply, store, table=TREE_TABLE)
+    body: dict[str, object] = {"root": root, "removed": found is not None}
+    if found is not None and backups is not None:
+        backups.say_undo(context)
+        body |= {
+            "instance_id": found.header.instance_id,
+            "ledgers_deleted": found.survey.ledgers,
+            "backup": backups.own,
+            "earlier_backup": backups.earlier,
+        }
+    context.console.record("ClusterNuke", body, name="root")
+
+
+def _empty_plan(context: CommandContext, root: str) -> Plan:
+    """Without a cluster there is no instance id to compare with the pinned one."""
+    return Plan(
+        root=root,
+        instance_id=context.settings.pinned_instance_id,
+        subject=root,
+        summary=(f"no cluster at {root}: nothing to do",),
+    )

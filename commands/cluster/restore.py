@@ -9,8 +9,7 @@ import typer
 
 from bkctl.commands.cluster.survey import find_tree, new_header, save_before, time_on_store
 from bkctl.commands.command import command
-from bkctl.commands.context import CommandContext
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import CommandContext, Effect
 from bkctl.commands.errors import Outcome
 from bkctl.commands.outages import continuing_command
 from bkctl.commands.rendering import Column, Table
@@ -227,7 +226,6 @@ async def _count(
     archive: ArchiveSummary,
     fates: AsyncIterator[NodeFate],
 ) -> _RestoreCounts:
-    """Add the outcomes to the tally, which is also the result."""
     with context.console.progress(description) as progress:
         async for fate in fates:
             tally.add(fate)

@@ -6,13 +6,16 @@ import contextlib
 import datetime
 import os
 import urllib.parse
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+import typer
+
+from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.safety.plan import Plan, time_at_limit
 from bkctl.commands.safety.state_directory import state_directory
-from bkctl.commands.session import Session
+from bkctl.commands.session import Session, open_session
 from bkctl.runtime.errors import ConflictError, MetadataFormatError, RefusedError
 from bkctl.runtime.metadata import read_groups, write_groups
 from bkctl.runtime.metadata.backup import cluster_format
@@ -26,12 +29,17 @@ from bkctl.runtime.metadata.backup.backup import (
     survey_notes,
 )
 from bkctl.runtime.metadata.backup.restore import read_archive
-from bkctl.runtime.metadata.cluster.root import read_instance_id, require_cluster
+from bkctl.runtime.metadata.cluster.root import (
+    is_restore_unfinished,
+    read_instance_id,
+    require_cluster,
+    unfinished_restore_text,
+)
 from bkctl.runtime.metadata.ledger_logs.nodes import LogNodes
 from bkctl.runtime.metadata.ledgers.layout import LedgerTree, choose_tree, read_layout
 from bkctl.runtime.net.loop import LoopClock
 from bkctl.storage.adapters.filesystem import OsFileSystem
-from bkctl.storage.words import counted
+from bkctl.storage.words import counted, size
 
 TREE_TABLE = Table(
     "Changes",
@@ -205,7 +213,6 @@ def deletion_plan(context: CommandContext, found: Examined, actions: dict[str, s
 
 
 async def _notes_items(session: Session) -> tuple[dict[str, Any], ...]:
-    """The plan items that delete autorecovery's notes and the logs of ledgers, if there are any."""
     found = [await survey(session.store, session.root) for survey in (survey_notes, survey_logs)]
     return tuple(
         {"action": "delete", "path": each.name, "nodes": each.nodes, "ledgers": 0, "digest": each.digest}
@@ -231,3 +238,35 @@ async def new_header(session: Session, tree: LedgerTree) -> ArchiveHeader:
 def file_size(path: str) -> int:
     """Bytes; OSError."""
     return os.path.getsize(path)
+
+
+@command("backup", example="cluster backup backup.jsonl.gz", has_tables=False)
+async def backup(
+    context: CommandContext,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A new file, usually named *.jsonl.gz")],
+) -> None:
+    """Save ledger metadata, cookies, layout and instance id in one file.
+
+    Safe on a live cluster. Each ledger is consistent by itself; the backup as a whole is not a point-in-time snapshot.
+    The file contains ledger passwords in plain text; only its owner can read it.
+    """
+    async with open_session(context, must_exist=False, warns_of_restore=False) as session:
+        if await is_restore_unfinished(session.store, session.root):
+            raise RefusedError(f"nothing was saved: {unfinished_restore_text(session.root)}")
+        tree = await find_tree(context, session)
+        header = await new_header(session, tree)
+        survey, end = await save(context, session, header, tree, file)
+        for fault in survey.faults:
+            context.console.warn(f"saved, but restore will skip it: {fault}")
+        body = {
+            "file": file,
+            "root": header.root,
+            "instance_id": header.instance_id,
+            "layout": header.layout,
+            "nodes": end.nodes,
+            "ledgers": end.ledgers,
+            "faults": survey.faults_count,
+            "sha256": end.sha256,
+            "bytes": file_size(file),
+        }
+        context.console.record("ClusterBackupReport", body, name="file", show={"bytes": size})

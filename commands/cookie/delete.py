@@ -7,9 +7,8 @@ from typing import Annotated
 import typer
 
 from bkctl.commands.command import command
-from bkctl.commands.context import CommandContext
+from bkctl.commands.context import CommandContext, Effect
 from bkctl.commands.cookie.access import read_cookie_node, require_not_registered, require_unnamed, scan_references
-from bkctl.commands.effect import Effect
 from bkctl.commands.safety.gate import Change
 from bkctl.commands.safety.operation import make_change
 from bkctl.commands.safety.plan import Plan

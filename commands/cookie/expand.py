@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bkctl.commands.command import command
-from bkctl.commands.context import BookieFlags, CommandContext, load_config
+from bkctl.commands.context import BookieFlags, CommandContext, Effect, load_config
 from bkctl.commands.cookie.access import (
     DIFFERENCE_TABLE,
     FieldRows,
@@ -14,7 +14,6 @@ from bkctl.commands.cookie.access import (
     require_unused,
 )
 from bkctl.commands.cookie.own_directories import OwnBookie, open_own_bookie
-from bkctl.commands.effect import Effect
 from bkctl.commands.safety.gate import Change
 from bkctl.commands.safety.operation import make_change
 from bkctl.commands.safety.plan import Plan

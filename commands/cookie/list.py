@@ -39,8 +39,7 @@ async def list_cookies(context: CommandContext) -> None:
         ids = await session.cookies.ids()
         with context.console.listing(_TABLE) as listing:
             for start in range(0, len(ids), _WINDOW):
-                if listing.is_full:
-                    listing.truncate()
+                if listing.end_if_full():
                     break
                 rows = await asyncio.gather(*(_row(session, bookie_id) for bookie_id in ids[start : start + _WINDOW]))
                 for row in filter(None, rows):

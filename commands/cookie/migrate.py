@@ -8,10 +8,9 @@ from typing import Annotated
 import typer
 
 from bkctl.commands.command import command
-from bkctl.commands.context import BookieFlags, CommandContext, load_config
+from bkctl.commands.context import BookieFlags, CommandContext, Effect, load_config
 from bkctl.commands.cookie.access import require_not_registered, require_unnamed, scan_references
 from bkctl.commands.cookie.own_directories import OwnBookie, open_own_bookie
-from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.parse import parse_bookie_id
 from bkctl.commands.safety.gate import Change

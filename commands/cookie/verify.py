@@ -21,7 +21,7 @@ from bkctl.runtime.config import BookieConfig
 from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.metadata.bookies.cookies import Cookie
 from bkctl.runtime.net.host import OsHost
-from bkctl.runtime.replication.survey.removed_bookies import find_removed
+from bkctl.runtime.replication.survey.given_up import find_removed
 from bkctl.storage.words import counted
 
 _TABLE = Table(
@@ -99,12 +99,11 @@ async def _evidence(context: CommandContext, own: OwnBookie) -> Evidence:
         return evidence
     session = own.session
     ports = (await session.client()).ports
-    removed = await find_removed(ports, session.store, session.registrations, [evidence.bookie_id])
+    removed = await find_removed(ports, session.store, [evidence.bookie_id])
     return msgspec.structs.replace(evidence, is_given_up=evidence.bookie_id in removed)
 
 
 def _rows(evidence: Evidence) -> list[dict[str, object]]:
-    """Field by field: the stored cookie and each VERSION file, compared with the settings."""
     rows = _rows_of("stored cookie", evidence.stored, evidence.stored_damage, evidence)
     for directory in evidence.directories:
         rows += _rows_of(

@@ -9,10 +9,9 @@ import typer
 
 from bkctl.commands.command import command
 from bkctl.commands.config import OutputForm
-from bkctl.commands.context import CommandContext
+from bkctl.commands.context import CommandContext, Effect
 from bkctl.commands.dev.cluster_state import ClusterStatus, ServerStatus
 from bkctl.commands.dev.local_cluster import LocalCluster
-from bkctl.commands.effect import Effect
 from bkctl.commands.rendering import Column, Table
 
 Directory = Annotated[str, typer.Option("--dir", metavar="DIR", help="Directory of the cluster")]

@@ -7,7 +7,6 @@ import os
 import shlex
 import shutil
 import signal
-import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -39,12 +38,13 @@ from bkctl.commands.processes import (
     write_pid_file,
 )
 from bkctl.runtime.bookie.cookies.check import require_cookie_path
-from bkctl.runtime.errors import MetadataUnavailableError, PortInUseError, RefusedError
+from bkctl.runtime.errors import MetadataUnavailableError, RefusedError
 from bkctl.runtime.metadata.zookeeper.embedded import (
     EmbeddedZooKeeper,
     choose_server_ports,
     find_java,
     find_zookeeper_jars,
+    require_free,
 )
 from bkctl.storage import filenames
 from bkctl.storage.adapters.filesystem import OsFileSystem
@@ -423,13 +423,3 @@ def choose_ports(base_port: int | None, offset: int, count: int) -> list[int]:
     if base_port + offset + count > 65536:
         raise InvalidArgumentError(f"--base-port {base_port} leaves no room for {count} ports below 65536")
     return list(range(base_port + offset, base_port + offset + count))
-
-
-def require_free(port: int, title: str) -> None:
-    """PortInUseError if another process listens there; ``title`` is the server that needs the port."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError:
-            raise PortInUseError(f"port {port} is in use: {title} cannot listen on it") from None

@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from bkctl.commands.command import command
-from bkctl.commands.context import CommandContext
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import CommandContext, Effect
 from bkctl.commands.event_loop import stop_signals
 from bkctl.runtime.errors import MetadataUnavailableError
 from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper, find_java, find_zookeeper_jars

@@ -10,8 +10,8 @@ import typer
 
 from bkctl.commands.parse import parse_bookie_id
 from bkctl.commands.rendering import Column, Table
-from bkctl.commands.safety.audit_trail import user_name
 from bkctl.commands.safety.gate import Change
+from bkctl.commands.safety.state_directory import user_name
 from bkctl.commands.session import Session
 from bkctl.runtime.client import LedgerClient
 from bkctl.runtime.errors import RefusedError
@@ -23,7 +23,7 @@ from bkctl.runtime.replication.close.accepted_loss import AcceptedLoss, LossClos
 from bkctl.runtime.replication.close.ledger_closer import LossConsent
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.judge.closability import why_not_closable
-from bkctl.runtime.replication.judge.fragments import format_ranges
+from bkctl.runtime.replication.judge.fragments import EntryRange, format_ranges
 from bkctl.runtime.replication.survey.loss_proof import why_not_given_up
 from bkctl.storage.words import counted, enumerated, first_lines
 
@@ -32,6 +32,8 @@ LostBookies = Annotated[
     typer.Option("--accept-loss", metavar="ID", help="A lost bookie to give up; repeatable"),
 ]
 _NOTES_IN_FLIGHT_MAX = 64
+_LOST_RANGES_MAX = 1000
+"""Of a note: a check finds more as lost."""
 LOSS_TABLE = Table(
     "Given up",
     Column("ledger_id", "LEDGER", is_right=True),
@@ -91,18 +93,23 @@ async def loss_sentences(
     return first_lines(sentences)
 
 
-async def note_given_up(session: Session, bookies_of: Mapping[int, Sequence[str]]) -> None:
+async def note_given_up(
+    session: Session, bookies_of: Mapping[int, Sequence[str]], lost: Sequence[EntryRange] = ()
+) -> None:
     """Note that this operator accepts the loss of what these bookies have of ledgers, next to what was given up
-    before."""
+    before. ``lost``: entries of each that have no copy."""
+    ranges = tuple((each.first_entry_id, each.last_entry_id) for each in lost[:_LOST_RANGES_MAX])
     notes = RecoveryNotes(session.store, session.root).given_up
     bookie_ids = frozenset().union(*bookies_of.values())
     since = {each: await session.registrations.member_since(each) for each in sorted(bookie_ids)}
 
     async def put(ledger_id: int) -> None:
         before = await notes.find_or_problem(str(ledger_id))
-        known = before.value.member_since if isinstance(before, Versioned) else {}
-        member_since = known | {each: since[each] for each in bookies_of[ledger_id]}
-        note = GivenUpNote(written_ms=session.now_ms, member_since=member_since, user=user_name())
+        known = before.value if isinstance(before, Versioned) else GivenUpNote(written_ms=0, member_since={})
+        member_since = known.member_since | {each: since[each] for each in bookies_of[ledger_id]}
+        note = GivenUpNote(
+            written_ms=session.now_ms, member_since=member_since, user=user_name(), lost=ranges or known.lost
+        )
         await notes.put(str(ledger_id), note)
 
     async with aclosing(pipelined(each_of(bookies_of), put, _NOTES_IN_FLIGHT_MAX)) as written:
@@ -116,8 +123,8 @@ async def loss_consent(
     """The consent that the operator gave by confirming the plan of ``change``."""
     notes = RecoveryNotes(session.store, session.root).given_up
 
-    async def note(ledger_id: int, bookie_ids: Sequence[str]) -> None:
-        await note_given_up(session, {ledger_id: bookie_ids})
+    async def note(ledger_id: int, bookie_ids: Sequence[str], lost: Sequence[EntryRange]) -> None:
+        await note_given_up(session, {ledger_id: bookie_ids}, lost)
 
     async def keep(ledger_id: int) -> None:
         path = client.ports.ledgers.path(ledger_id)

@@ -87,8 +87,7 @@ async def change_ledgers(
     tally = Tally()
     try:
         with context.console.progress(description) as progress:
-            fates = operation.run(ledger_ids, changes_max=changes_max)
-            async with aclosing(fates):
+            async with aclosing(operation.run(ledger_ids, changes_max=changes_max)) as fates:
                 async for fate in fates:
                     tally.add(fate)
                     progress.update(tally.total, total, f"{tally.failed} failed" if tally.failed else None)

@@ -10,8 +10,7 @@ import msgspec
 import typer
 
 from bkctl.commands.command import command
-from bkctl.commands.context import CommandContext
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import CommandContext, Effect
 from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.ledger.accepted_loss import (
     LostBookies,
@@ -157,7 +156,6 @@ def _done_already(report: CloseReport) -> str:
 
 
 def _last_members(found: list[StoredLedger]) -> set[str]:
-    """The bookies of the last segments, which a close asks."""
     return {bookie_id for each in found if each.metadata for bookie_id in each.metadata.last_segment.ensemble}
 
 
@@ -220,8 +218,7 @@ async def _close(
                 work.show(console, progress, closer, end_of_grace_ms)
 
             closer = LedgerCloser(client.ports, change.require_lock, consent, show)
-            results = closer.close_all(list(owners), grace_s=grace_s, in_parallel=in_parallel)
-            async with aclosing(results):
+            async with aclosing(closer.close_all(list(owners), grace_s=grace_s, in_parallel=in_parallel)) as results:
                 async for result in results:
                     report.add(result, owners[result.ledger_id])
                     work.finish(result.ledger_id)

@@ -20,7 +20,7 @@ from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.replication.judge.explanation import LedgerExplanation
 from bkctl.runtime.replication.judge.explanation import explain as explain_facts
-from bkctl.runtime.replication.judge.ledger_facts import LedgerFacts, OutsideCopies, end_of, is_bad, seen_of
+from bkctl.runtime.replication.judge.ledger_facts import LedgerFacts, OutsideCopies, end_of, is_bad
 from bkctl.runtime.replication.survey.ledger_facts import LedgerFactsReader
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import enumerated, size
@@ -121,7 +121,7 @@ def _print(
     details = {**lists, "problems": list(found.problems), "next_steps": list(found.next_steps)}
     body = _body(stored, facts, found)
     is_well = not found.problems and found.is_closable is not False
-    first = seen_of(facts) if is_well else found.next_steps[0]
+    first = facts.seen if is_well else found.next_steps[0]
     state = state_words(found.replication.value)
     if found.unknown_on:
         state += f" by the registrations, but its copies on {enumerated(found.unknown_on)} are unknown"

@@ -51,8 +51,7 @@ async def export(
         raise InvalidArgumentError("--native with several ledgers needs a directory: use --out DIRECTORY")
     async with open_session(context, must_exist=False) as session:
         client = await session.client()
-        found = _read(client, ledger_ids)
-        async with aclosing(found):
+        async with aclosing(_read(client, ledger_ids)) as found:
             if native:
                 exported, unreadable = await _export_native(context, found, to)
             else:
@@ -68,8 +67,7 @@ async def export(
 
 async def _read(client: LedgerClient, ledger_ids: list[int] | None) -> AsyncGenerator[StoredLedger, None]:
     if ledger_ids is None:
-        found = scan_stored(client.store, client.ports.ledgers)
-        async with aclosing(found):
+        async with aclosing(scan_stored(client.store, client.ports.ledgers)) as found:
             async for ledger in found:
                 yield ledger
         return

@@ -9,8 +9,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from bkctl.commands.command import command
-from bkctl.commands.context import CommandContext
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import CommandContext, Effect
 from bkctl.commands.errors import InvalidArgumentError, NotFoundError, Outcome
 from bkctl.commands.ledger.changing import FAILURE_TABLE, Tally, change_ledgers, outcome_of
 from bkctl.commands.parse import parse_ledger_id, read_named_file
@@ -209,7 +208,6 @@ def _error(ledger_id: int, stored: StoredLedger | None, reason: str) -> Exceptio
 
 
 def _decision(transfer: TransferFile, expectation: _Expectation) -> Decide:
-    """Action for a ledger of the file, given its current state in the cluster."""
     by_id = {incoming.ledger_id: incoming for incoming in transfer.ledgers}
 
     def decide(ledger_id: int, stored: StoredLedger | None) -> Step:
@@ -225,7 +223,6 @@ def _decision(transfer: TransferFile, expectation: _Expectation) -> Decide:
 
 
 def _find_obstacle(stored: StoredLedger | None, incoming: IncomingLedger, expectation: _Expectation) -> str | None:
-    """Why the existing ledger must not be replaced."""
     if stored is None:
         return "it does not exist: use --create-only to create it"
     if stored.node is None:

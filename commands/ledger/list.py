@@ -141,20 +141,17 @@ async def _count(context: CommandContext, store: MetadataStore, ledgers: LedgerS
     if not wanted.needs_metadata and not wanted.excluded_ids:
         return await ledgers.count()
     if not wanted.needs_metadata:
-        ids = ledgers.list_ids()
-        async with aclosing(ids):
+        async with aclosing(ledgers.list_ids()) as ids:
             return sum([1 async for ledger_id in ids if wanted.wants_id(ledger_id)])
     return await _list(context, store, ledgers, wanted, None)
 
 
 async def _list_ids(ledgers: LedgerStore, wanted: LedgerFilter, listing: Listing) -> None:
-    ids = ledgers.list_ids()
-    async with aclosing(ids):
+    async with aclosing(ledgers.list_ids()) as ids:
         async for ledger_id in ids:
             if not wanted.wants_id(ledger_id):
                 continue
-            if listing.is_full:
-                listing.truncate()
+            if listing.end_if_full():
                 break
             listing.add({"ledger_id": str(ledger_id)})
 
@@ -168,16 +165,14 @@ async def _list(
 ) -> int:
     """Add the requested ledgers to ``listing`` until it is full; return how many there are."""
     number = not_judged = 0
-    found = scan_stored(store, ledgers)
-    async with aclosing(found):
+    async with aclosing(scan_stored(store, ledgers)) as found:
         async for ledger in found:
             if ledger.metadata is None and wanted.needs_metadata:
                 not_judged += wanted.wants_id(ledger.ledger_id)
                 continue
             if not (wanted.wants(ledger) if ledger.metadata else wanted.wants_id(ledger.ledger_id)):
                 continue
-            if listing is not None and listing.is_full:
-                listing.truncate()
+            if listing is not None and listing.end_if_full():
                 break
             number += 1
             if listing is not None:

@@ -16,13 +16,12 @@ from bkctl.commands.config import OutputForm
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError, NotFoundError, Outcome
 from bkctl.commands.ledger.one_bookie import FoundCopies, open_copies
-from bkctl.commands.ledger.readable import ReadableEntries
 from bkctl.commands.ledger.rows import bytes_text
 from bkctl.commands.parse import parse_bookie_id, parse_entry_range, parse_ledger_id, read_password
 from bkctl.commands.rendering import Column, Row, Table, plain
 from bkctl.commands.session import open_session
 from bkctl.runtime.client import LedgerClient, LedgerReader
-from bkctl.runtime.client.reader import ENTRIES_WITHOUT_END_MAX, Entry
+from bkctl.runtime.client.reader import ENTRIES_WITHOUT_END_MAX, Entry, NoGoodCopy
 from bkctl.runtime.errors import (
     AuthenticationRequiredError,
     BookieError,
@@ -31,14 +30,14 @@ from bkctl.runtime.errors import (
     NoSuchEntryError,
     NoSuchLedgerError,
 )
+from bkctl.runtime.replication.judge.fragments import EntryRangeSet, format_ranges
+from bkctl.storage.errors import BkctlError
 
 _CELL_CHARACTERS_MAX = 100
 _CUT = f"payloads of more than {_CELL_CHARACTERS_MAX} characters are cut; -o jsonl writes them whole"
 
 
 class _Entry(Protocol):
-    """An entry of a ledger or of a log."""
-
     @property
     def payload(self) -> bytes:
         """What was appended."""
@@ -131,7 +130,6 @@ async def read(
 def _check_ways(
     from_bookie: str | None, span: tuple[int, int | None], *, is_keeping_going: bool, is_following: bool
 ) -> None:
-    """InvalidArgumentError for options that do not go together."""
     if is_keeping_going and (is_following or from_bookie is not None):
         raise InvalidArgumentError("--keep-going asks all bookies once: use it without --follow and --from-bookie")
     if is_following and from_bookie is not None:
@@ -182,8 +180,7 @@ async def print_payloads(
         with context.console.listing(table, is_live=is_live) as listing:
             may_cut = context.console.is_for_people and not sys.stdout.isatty()
             async for entry in entries:
-                if listing.is_full:
-                    listing.truncate()
+                if listing.end_if_full():
                     break
                 payload = entry.payload
                 text = _payload_text(payload, form)
@@ -194,7 +191,6 @@ async def print_payloads(
 
 
 def _payload_text(payload: bytes, form: Form) -> str:
-    """A payload in this encoding."""
     match form:
         case Form.HEX:
             return payload.hex()
@@ -260,7 +256,6 @@ async def ledger_entries(
 async def _open(
     client: LedgerClient, ledger_id: int, password: bytes | None, last: int | None
 ) -> tuple[LedgerReader, str]:
-    """A reader, and what is known about the end of the ledger."""
     metadata = (await client.ports.ledgers.read(ledger_id)).value
     password = metadata.password or b"" if password is None else password
     # Earlier segments are complete, whatever the end of the last one is.
@@ -297,3 +292,57 @@ async def _unconfirmed(reader: LedgerReader, first: int, last: int, end: str) ->
         reason = str(cause).removeprefix(f"bookie {cause.bookie_id}: ")
         doubt = f"so it is not certain whether ledger {reader.ledger_id} has entry {next_id}: {end}"
         raise type(cause)(cause.bookie_id, f"{reason}, {doubt}") from error
+
+
+_RANGES_SHOWN_MAX = 20
+
+
+class ReadableEntries:
+    """Entries ``first`` to ``last`` that a bookie returns, and why others are left."""
+
+    def __init__(self, reader: LedgerReader, first: int, last: int) -> None:
+        self._reader = reader
+        self._span = first, last
+        self._left: dict[tuple[type[BkctlError], str | None], tuple[EntryRangeSet, BkctlError]] = {}
+        """By kind of error and bookie, with the first error of each."""
+
+    async def entries(self) -> AsyncGenerator[Entry, None]:
+        """The entries that are returned. If there is none, raises an error of those that are left, proven ones last.
+
+        LedgerReadError, BookieError, DigestMismatchError, NotFoundError, LedgerNotFoundError.
+        """
+        found_any = False
+        async with contextlib.aclosing(self._reader.readable_entries(*self._span)) as found:
+            async for each in found:
+                if isinstance(each, Entry):
+                    found_any = True
+                    yield each
+                else:
+                    self._note(each)
+        errors = self.errors()
+        if errors and not found_any:
+            raise min(errors, key=lambda error: isinstance(error, NotFoundError))
+
+    def _note(self, found: NoGoodCopy) -> None:
+        error = found.error
+        is_proof = isinstance(error, NoSuchEntryError | NoSuchLedgerError)
+        kind = NoSuchEntryError if is_proof else type(error)
+        bookie_id = error.bookie_id if isinstance(error, BookieError) and not is_proof else None
+        self._left.setdefault((kind, bookie_id), (EntryRangeSet(), error))[0].add(found.entry_id)
+
+    def errors(self) -> list[BkctlError]:
+        """An error for each kind of entries that are left. Only an answer of all that should have one proves a loss."""
+        errors: list[BkctlError] = []
+        for (kind, _), (entries, error) in self._left.items():
+            which = f"entry {format_ranges(entries.ranges(), _RANGES_SHOWN_MAX)}"
+            ledger = f"ledger {self._reader.ledger_id}"
+            if kind is NoSuchEntryError:
+                errors.append(NotFoundError(f"{ledger}: no bookie that should have it has {which}"))
+            elif isinstance(error, DigestMismatchError):
+                reason = str(error).removeprefix(f"{ledger}: ")
+                errors.append(DigestMismatchError(self._reader.ledger_id, f"{which} is damaged: {reason}"))
+            else:
+                told = LedgerReadError(self._reader.ledger_id, f"{which} cannot be read, and may exist: {error}")
+                told.__cause__ = error
+                errors.append(told)
+        return errors

@@ -9,8 +9,7 @@ import msgspec
 import typer
 
 from bkctl.commands.command import command
-from bkctl.commands.context import BookieFlags, CommandContext
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import BookieFlags, CommandContext, Effect
 from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.ledger.changing import FAILURE_TABLE, Tally, change_ledgers, outcome_of
 from bkctl.commands.rendering import Column, Table
@@ -82,7 +81,6 @@ async def rewrite(
         operation = EnsembleRewrite(
             client.ports,
             client.store,
-            session.registrations,
             source,
             destination,
             config=context.settings.replication,
@@ -202,7 +200,6 @@ async def _run(
 def _report(
     context: CommandContext, tally: Tally, after: RewriteSurvey, undo_file: str | None, *, limit: int | None = None
 ) -> Outcome:
-    """The changes made, and the references that remain after reading all ledgers again."""
     body = {
         "changed": tally.changed,
         "failed": tally.failed,

@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from bkctl.commands.command import command
-from bkctl.commands.context import CommandContext
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import CommandContext, Effect
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.parse import PASSWORD_HELP, parse_size_bytes, read_password
 from bkctl.commands.rendering import Column, Table

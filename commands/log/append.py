@@ -14,14 +14,13 @@ from typing import Annotated
 import typer
 
 from bkctl.commands.command import command
-from bkctl.commands.context import CommandContext
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import CommandContext, Effect
 from bkctl.commands.errors import InvalidArgumentError, unreadable_file
 from bkctl.commands.listing import Listing
 from bkctl.commands.log.access import LogName, log_nodes, parse_log_name
 from bkctl.commands.rendering import Column, Table
-from bkctl.commands.safety.audit_trail import user_name
 from bkctl.commands.safety.gate import open_change
+from bkctl.commands.safety.state_directory import user_name
 from bkctl.commands.session import open_session
 from bkctl.runtime.client.access import require_access
 from bkctl.runtime.ledger_log.writer import LogPosition, LogWriter

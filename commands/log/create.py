@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from bkctl.commands.command import command
-from bkctl.commands.context import CommandContext
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import CommandContext, Effect
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.log.access import LogName, log_nodes, parse_log_name
 from bkctl.commands.parse import parse_duration_s, parse_size_bytes

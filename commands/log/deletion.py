@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from bkctl.commands.command import command
-from bkctl.commands.context import CommandContext
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import CommandContext, Effect
 from bkctl.commands.errors import Outcome
 from bkctl.commands.ledger.changing import FAILURE_TABLE
 from bkctl.commands.ledger.delete import PLAN_TABLE, deletion_item
@@ -146,7 +145,6 @@ def _amount(items: list[dict[str, Any]]) -> str:
 
 
 async def _keep_log(client: LedgerClient, change: Change, action: str, path: str) -> None:
-    """Save the node of the log before its first change."""
     change.require_lock()
     node = await find_node(client.store, path)
     if node is not None:

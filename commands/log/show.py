@@ -35,8 +35,7 @@ async def list_logs(context: CommandContext) -> None:
         nodes = log_nodes(session)
         with context.console.listing(_LIST) as listing:
             for name in await nodes.names():
-                if listing.is_full:
-                    listing.truncate()
+                if listing.end_if_full():
                     break
                 row: dict[str, object] = dict.fromkeys(column.key for column in _LIST.columns)
                 try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Annotated
 
 import typer
@@ -27,8 +27,8 @@ from bkctl.runtime.metadata.replication.directories import ForeignNames
 from bkctl.runtime.metadata.replication.recovery_status import RecoveryStatus, is_repaired, read_recovery_status
 from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.replication.judge.cluster_facts import BookieFacts
-from bkctl.runtime.replication.judge.needed_bookies import NeededBookies
-from bkctl.runtime.replication.judge.writable_bookies import Idle
+from bkctl.runtime.replication.judge.needed_bookies import Idle, NeededBookies
+from bkctl.runtime.replication.survey.unregistered import find_serving
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import counted
 
@@ -97,12 +97,15 @@ async def examine(
 async def _down_rules(context: CommandContext, session: Session) -> NeededBookies:
     """How bad it is that bookies are down. What damaged metadata does not show is no reason to call it worse."""
     registrations, recovery, is_at_work, idle = None, RecoveryStatus(), True, dict[str, Idle]()
+    serving = frozenset[str]()
     foreign = ForeignNames(lambda _: None)  # they are findings
     with contextlib.suppress(MetadataError):
         registrations = await session.registrations.snapshot()
         recovery = await read_recovery_status(session.store, session.root, foreign, session.ledgers)
         is_at_work = await is_repaired(session.store, session.root, foreign, recovery)
-        idle = await _idle_bookies(context, session, registrations)
+        down = frozenset(await session.registrations.with_cookie()) - registrations.live
+        serving = await find_serving(session.bookies(timeout_max_s=_ANSWER_TIMEOUT_S), down, _ANSWER_TIMEOUT_S)
+        idle = await _idle_bookies(context, session, registrations, down - serving)
     return NeededBookies(
         frozenset() if registrations is None else registrations.live,
         writable=None if registrations is None else registrations.writable,
@@ -112,13 +115,14 @@ async def _down_rules(context: CommandContext, session: Session) -> NeededBookie
         is_repaired=is_at_work,
         idle=idle,
         returned=dict(recovery.returned),
+        serving=serving,
     )
 
 
-async def _idle_bookies(context: CommandContext, session: Session, registrations: Registrations) -> dict[str, Idle]:
-    """Why bookies are not writable, as far as their admin interfaces say."""
+async def _idle_bookies(
+    context: CommandContext, session: Session, registrations: Registrations, down: Collection[str]
+) -> dict[str, Idle]:
     leaving = await leaving_bookies(session.store, session.root)
-    down = set(await session.registrations.with_cookie()) - registrations.live
     modes = dict.fromkeys(registrations.read_only, False) | dict.fromkeys(sorted(down))
     bookies = [BookieFacts(bookie_id, is_writable=mode, has_cookie=True) for bookie_id, mode in modes.items()]
     asked = await with_reasons(context, session, bookies, _ANSWER_TIMEOUT_S)

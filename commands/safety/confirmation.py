@@ -10,8 +10,7 @@ import shlex
 import sys
 
 from bkctl.commands.config import OutputForm
-from bkctl.commands.context import CommandContext
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import CommandContext, Effect
 from bkctl.commands.errors import PlanShown
 from bkctl.commands.rendering import Column, Lines, Row, Table
 from bkctl.commands.safety.plan import Plan, load_plan, require_same_plan, save_plan

@@ -19,15 +19,13 @@ from typing import Any
 
 import msgspec
 
-from bkctl.commands.context import CommandContext
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import CommandContext, Effect
 from bkctl.commands.errors import ChangeCutOffError
 from bkctl.commands.processes import identify
 from bkctl.commands.rendering import Row, Table
-from bkctl.commands.safety.audit_trail import AuditTrail, user_name
 from bkctl.commands.safety.confirmation import PLAN_TABLE, confirm_plan, show_plan
 from bkctl.commands.safety.plan import Plan, PlanFinding
-from bkctl.commands.safety.trash import Trash
+from bkctl.commands.safety.state_directory import AuditTrail, Trash, user_name
 from bkctl.runtime.errors import MetadataUnavailableError, RefusedError
 from bkctl.runtime.metadata.cluster.operation_lock import (
     OperationHolder,
@@ -35,6 +33,7 @@ from bkctl.runtime.metadata.cluster.operation_lock import (
     OperationLockedError,
     acquire_operation_lock,
     lock_bookies,
+    lock_modes,
     running_operations,
 )
 from bkctl.runtime.metadata.pulsar_migration import MigrationWatch
@@ -150,7 +149,8 @@ async def open_change(
                 _end(context, trail, change, _describe(error))
                 if isinstance(error, MetadataUnavailableError):
                     change.leave_lock()
-                    raise _cut_off(plan, error) from error
+                    advice = f"'{plan.command}' may be partly done: run it again when ZooKeeper answers"
+                    raise ChangeCutOffError(f"{error}; {advice}", error.path) from error
                 raise
             _end(context, trail, change, change.result)
     finally:
@@ -237,13 +237,6 @@ def _end(context: CommandContext, trail: AuditTrail | None, change: Change, resu
         context.console.warn(f"cannot write the end of this operation to the audit trail: {error.strerror}")
 
 
-def _cut_off(plan: Plan, error: MetadataUnavailableError) -> ChangeCutOffError:
-    """Report that some of the changes may have been made when ZooKeeper stops answering."""
-    return ChangeCutOffError(
-        f"{error}; '{plan.command}' may be partly done: run it again when ZooKeeper answers", error.path
-    )
-
-
 def _describe(error: BaseException) -> str:
     if isinstance(error, (asyncio.CancelledError, KeyboardInterrupt)):
         return "interrupted"
@@ -303,3 +296,34 @@ def holder_of(plan: Plan) -> OperationHolder:
 def is_dead(holder: OperationHolder) -> bool:
     """Whether the holder was a process on this machine that has ended."""
     return holder.host == socket.gethostname() and holder.pid > 0 and identify(holder.pid) is None
+
+
+_WAIT_S = 30.0
+_POLL_S = 0.5
+
+
+@asynccontextmanager
+async def mode_turn(
+    context: CommandContext, store: MetadataStore, root: str, change: Change
+) -> AsyncIterator[OperationLock]:
+    """Check inside the block that the cluster can do without the bookies, then make them read-only.
+
+    OperationLockedError while another command is in its block for longer than this waits.
+    """
+    holder = holder_of(change.plan)
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _WAIT_S
+    is_told = False
+    while True:
+        try:
+            lock = await lock_modes(store, root, holder)
+            break
+        except OperationLockedError as error:
+            if loop.time() >= deadline:
+                raise
+            if not is_told:
+                context.console.say(f"waiting up to {_WAIT_S:g} s: {error}")
+                is_told = True
+        await asyncio.sleep(_POLL_S)
+    async with lock:
+        yield lock

@@ -13,9 +13,8 @@ from bkctl.commands.errors import Outcome
 from bkctl.commands.progress import Progress
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.shared_options import takes_storage_options
-from bkctl.commands.storage.directory_lists import FIX, find_contradictions
 from bkctl.commands.storage.files import file_rows
-from bkctl.commands.storage.own_storage import OwnStorage, open_own_storage
+from bkctl.commands.storage.own_storage import FIX, OwnStorage, find_contradictions, open_own_storage
 from bkctl.commands.storage.working import work_beside_loop
 from bkctl.runtime.bookie.cookies.directories import read_directory, version_path
 from bkctl.storage.adapters.index_store import open_plyvel

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from typing import Annotated
@@ -16,9 +17,8 @@ from bkctl.commands.ledger.rows import bytes_text
 from bkctl.commands.parse import parse_stored_ledger_id
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.shared_options import takes_storage_options
-from bkctl.commands.storage.offline import ENTRY_LOG, NumberedFile, find_by_path, find_file, is_path
+from bkctl.commands.storage.offline import ENTRY_LOG, NumberedFile, find_by_path, find_file, is_path, require_log_range
 from bkctl.commands.storage.own_storage import open_own_storage
-from bkctl.commands.storage.start_offset import require_log_range
 from bkctl.storage.adapters.filesystem import OsFileSystem
 from bkctl.storage.config import ENTRY_LOG_SIZE_BYTES_MAX, EntryLogConfig
 from bkctl.storage.entry import ENTRY_HEADER_BYTES, decode_header
@@ -97,14 +97,11 @@ def show(
     if entry is not None and not ledger_ids:
         raise InvalidArgumentError("--entry needs --ledger")
     file = _find(context, flags, log)
-    reader = _open_reader(file)
-    try:
+    with contextlib.closing(_open_reader(file)) as reader:
         if not ledger_ids:
             context.console.record("EntryLog", _header(file), name="log_id", show={"size_bytes": size})
             return
         is_found = _show_entries(context.console, reader, file, ledger_ids, entry)
-    finally:
-        reader.close()
     if not is_found:
         names = ", ".join(map(str, sorted(ledger_ids)))
         which = f"entry {names}:{entry}" if entry is not None else f"entry of ledger {names}"
@@ -139,21 +136,17 @@ def scan(
     ledger_ids = frozenset(map(parse_stored_ledger_id, ledger or ()))
     file = _find(context, flags, log)
     require_log_range(file.path, start, stop)
-    reader = _open_reader(file)
-    found = reader.scan(file.number)
-    try:
+    with contextlib.closing(_open_reader(file)) as reader:
+        found = reader.scan(file.number)
         with context.console.listing(_SCAN_TABLE) as listing:
             for each in _frames(found.with_strays(), ledger_ids, entry):
                 if not start <= _frame_offset(each) < (2**63 if stop is None else stop):
                     continue
                 listing.add(_scan_row(each))
-                if listing.is_full:
-                    listing.truncate()
+                if listing.end_if_full():
                     return
             if found.dropped_bytes:
                 listing.add({"type": "dropped", "size_bytes": found.dropped_bytes})
-    finally:
-        reader.close()
     if found.dropped_bytes:
         context.console.warn(f"{file.path}: {found.dropped_bytes} bytes at its end are an incomplete entry")
 
@@ -172,11 +165,8 @@ def ledgers(context: CommandContext, flags: BookieFlags, log: _LogArgument) -> N
     All copies count, including those of deleted ledgers and of entries that were added again later.
     """
     file = _find(context, flags, log)
-    reader = _open_reader(file)
-    try:
+    with contextlib.closing(_open_reader(file)) as reader:
         found = reader.ledgers_map(file.number)
-    finally:
-        reader.close()
     with context.console.listing(_LEDGER_TABLE) as listing:
         for ledger_id in sorted(found):
             listing.add({"ledger_id": str(ledger_id), "bytes": found[ledger_id]})
@@ -216,8 +206,7 @@ def _show_entries(
     with console.listing(_ENTRY_TABLE) as listing:
         for each in _frames(reader.scan(file.number).with_strays(), ledger_ids, entry_id):
             is_found = True
-            if listing.is_full:
-                listing.truncate()
+            if listing.end_if_full():
                 break
             body = reader.read(each.location, each.ledger_id, each.entry_id)
             header = decode_header(body)

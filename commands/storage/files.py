@@ -42,8 +42,7 @@ def files(context: CommandContext, flags: BookieFlags) -> None:
         context.console.listing(_TABLE) as listing,
     ):
         for row in file_rows(own):
-            if listing.is_full:
-                listing.truncate()
+            if listing.end_if_full():
                 return
             listing.add(row)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter
 from typing import Annotated, Any
@@ -116,33 +117,24 @@ def _describe(
 
 
 def _count_ledgers(own: OwnStorage, path: str) -> tuple[int, int, int]:
-    opened = _open(own, path)
-    try:
+    with contextlib.closing(_open(own, path)) as opened:
         ledgers = LedgerIndex.load(opened)
         rows = map(ledgers.find, ledgers)
         return len(ledgers), sum(row is not None and row.is_limbo for row in rows), ledgers.read_flags()
-    finally:
-        opened.close()
 
 
 def _show_ledger(context: CommandContext, own: OwnStorage, ledger_id: int) -> None:
     position = ledger_id % len(own.config.ledger_directories)
     directory = current_directory(own.config.effective_index_directories[position])
-    opened = _open(own, os.path.join(directory, LEDGERS_DATABASE))
-    try:
+    with contextlib.closing(_open(own, os.path.join(directory, LEDGERS_DATABASE))) as opened:
         row = LedgerIndex.load(opened).find(ledger_id)
-    finally:
-        opened.close()
     if row is None:
         raise NotFoundError(f"ledger {ledger_id} has no row in {os.path.join(directory, LEDGERS_DATABASE)}")
-    opened = _open(own, os.path.join(directory, LOCATIONS_DATABASE))
-    try:
+    with contextlib.closing(_open(own, os.path.join(directory, LOCATIONS_DATABASE))) as opened:
         index = LocationIndex(opened)
         entry_ids = list(index.list_entries(ledger_id))
         found = (index.find(ledger_id, entry_id) for entry_id in entry_ids)
         logs = Counter(location.log_id for location in found if location is not None)
-    finally:
-        opened.close()
     body = {
         "ledger_id": str(ledger_id),
         "ledger_directory": own.config.ledger_directories[position],

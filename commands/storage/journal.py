@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -10,8 +11,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from bkctl.commands.command import command
-from bkctl.commands.context import BookieFlags, CommandContext
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import BookieFlags, CommandContext, Effect
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.listing import Listing
 from bkctl.commands.parse import all_ledger_ids
@@ -19,10 +19,15 @@ from bkctl.commands.rendering import Column, Table
 from bkctl.commands.safety.gate import open_change
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.shared_options import takes_storage_options
-from bkctl.commands.storage.directory_lists import require_agreeing_directories
-from bkctl.commands.storage.offline import JOURNAL, NumberedFile, find_by_path, find_file, is_path
-from bkctl.commands.storage.own_storage import OwnStorage, make_plan, open_own_storage
-from bkctl.commands.storage.start_offset import require_journal_start
+from bkctl.commands.storage.offline import (
+    JOURNAL,
+    NumberedFile,
+    find_by_path,
+    find_file,
+    is_path,
+    require_journal_start,
+)
+from bkctl.commands.storage.own_storage import OwnStorage, make_plan, open_own_storage, require_agreeing_directories
 from bkctl.commands.storage.working import work_beside_loop
 from bkctl.storage.adapters.filesystem import OsFileSystem
 from bkctl.storage.adapters.index_store import open_plyvel
@@ -174,11 +179,9 @@ def _replay_plan(own: OwnStorage, file: NumberedFile) -> Plan:
 def _replay(own: OwnStorage, file: NumberedFile) -> ReplayReport:
     directories = [current_directory(each) for each in own.config.journal_directories]
     start = LogMark(file.number, 0)
-    storage = LedgerStorage.open(own.file_system, open_plyvel, own.config, time.time_ns() // 1_000_000, locks=())
-    try:
+    now_ms = time.time_ns() // 1_000_000
+    with contextlib.closing(LedgerStorage.open(own.file_system, open_plyvel, own.config, now_ms, locks=())) as storage:
         return storage.replay({directories.index(file.directory): start})
-    finally:
-        storage.close()
 
 
 def _files(context: CommandContext, flags: BookieFlags, file: str | None) -> Iterator[NumberedFile]:
@@ -200,8 +203,7 @@ def _list_files(listing: Listing, files: Sequence[NumberedFile], wanted: _Wanted
     disk = OsFileSystem()
     trouble: Exception | None = None
     for file in files:
-        if listing.is_full:
-            listing.truncate()
+        if listing.end_if_full():
             break
         catalog, error = _catalog(disk, file.directory)
         trouble = trouble or error
@@ -230,8 +232,7 @@ def _list_file(listing: Listing, file: NumberedFile, catalog: JournalCatalog, wa
     for record in records:
         if not wanted.takes(record):
             continue
-        if listing.is_full:
-            listing.truncate()
+        if listing.end_if_full():
             return
         listing.add(_row(file, record))
     end = records.end

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from bkctl.commands.command import command
-from bkctl.commands.context import BookieFlags, CommandContext
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import BookieFlags, CommandContext, Effect
 from bkctl.commands.errors import NotFoundError, Outcome
 from bkctl.commands.parse import parse_ledger_id
 from bkctl.commands.progress import Progress
@@ -18,9 +17,8 @@ from bkctl.commands.rendering import Column, Table
 from bkctl.commands.safety.gate import nothing_to_change, open_change
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.shared_options import takes_storage_options
-from bkctl.commands.storage.directory_lists import require_agreeing_directories
 from bkctl.commands.storage.java_bookie import require_no_java_index
-from bkctl.commands.storage.own_storage import OwnStorage, make_plan, open_own_storage
+from bkctl.commands.storage.own_storage import OwnStorage, make_plan, open_own_storage, require_agreeing_directories
 from bkctl.commands.storage.working import shown_progress, work_beside_loop
 from bkctl.runtime.errors import RefusedError
 from bkctl.storage.adapters.index_store import open_plyvel

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
+from functools import partial
 from socket import SO_PEERCRED, SOL_SOCKET
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -48,7 +49,7 @@ class AdminClient:
 
     async def __aenter__(self) -> Self:
         path = self.address.socket_path
-        connector = _CheckedConnector(path, self._require_listener) if path else None
+        connector = _CheckedConnector(path, partial(require_listener, self.name, self.address)) if path else None
         # A compressed answer could become a thousand times longer.
         self._session = aiohttp.ClientSession(
             connector=connector, headers={"Accept-Encoding": "identity"}, auto_decompress=False
@@ -156,9 +157,6 @@ class AdminClient:
             or_else = f", or {trusted}: then the certificate must be for {own}"
         sentence = handshake_sentence(error, self._credentials.tls_config, host, or_else=or_else)
         return AuthenticationError(f"bookie {self.name}: {self.address}: {sentence}")
-
-    def _require_listener(self, credentials: bytes) -> None:
-        require_listener(self.name, self.address, credentials)
 
 
 class _CheckedConnector(aiohttp.UnixConnector):

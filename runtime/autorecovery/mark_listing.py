@@ -1,20 +1,26 @@
-"""Finds marked ledgers for a worker, and how urgent they are.
+"""Finds marked ledgers for a worker, and their order: fewest live copies first, then the oldest mark.
 
 All workers list the ids of the marked ledgers, which costs few operations. But each reads only its share of the marks
 and of the metadata, so that the cost does not grow with the number of workers. A worker whose share is empty helps
 with that of others.
+
+Why a ledger could not be repaired, and when any worker may try again, is in ZooKeeper. The pause doubles with each
+attempt. A ledger that only an event can help, for example the return of a bookie, is tried rarely, and once after each
+event.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import heapq
 import zlib
-from collections.abc import AsyncGenerator, Callable, Container
+from collections.abc import AsyncGenerator, Callable, Container, Iterable
 from contextlib import aclosing
+from typing import NamedTuple
+
+import msgspec
 
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig, AutorecoveryRole
-from bkctl.runtime.autorecovery.failed_ledgers import believed, needs_event
-from bkctl.runtime.autorecovery.work_queue import WorkQueue, urgency
 from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError
 from bkctl.runtime.metadata.pipeline import pipelined
@@ -22,8 +28,18 @@ from bkctl.runtime.metadata.replication.recovery_notes import FailedLedgerNote, 
 from bkctl.runtime.metadata.replication.work import ReplicationWork
 from bkctl.runtime.metadata.store import MetadataStore, Versioned
 from bkctl.runtime.replication.judge.verdict import live_copies
-from bkctl.runtime.replication.turn.live_bookies import LiveBookies
+from bkctl.runtime.replication.turn.bookies import LiveBookies
 
+EVENT_PAUSE_FACTOR = 12
+"""A ledger that only an event can help is tried after this many times the longest pause."""
+DETAIL_CHARS_MAX = 2000
+CLOCK_DIFFERENCE_MS_MAX = 60_000
+"""Clocks of hosts may differ by this much before a note is not believed."""
+CANDIDATES_MAX = 100_000
+_COPIES_MAX = 255
+_ID_BITS = 63
+_ID_MASK = (1 << _ID_BITS) - 1
+_TIME_MAX = (1 << 48) - 1
 READS_IN_FLIGHT_MAX = 64
 FIRST_COUNT = 1000
 """So many ledgers are compared before the first one is taken; the others follow while the first are repaired."""
@@ -36,6 +52,137 @@ PAUSE_S_MAX = 5.0
 """Pause after a listing if something has changed. It doubles while changes bring no work."""
 HELP_MAX = 64
 """Most candidates of others' shares that a worker without work takes at once."""
+
+
+class RepairFailure(NamedTuple):
+    """Why a marked ledger is not repaired. ``needs_event``: another try helps only after an event."""
+
+    reason: str
+    detail: str
+    needs_event: bool = False
+
+
+def combined(failures: Iterable[RepairFailure]) -> RepairFailure:
+    """One for all failures of a ledger: the first reason that another try can help, else the first."""
+    ordered = sorted(failures, key=lambda failure: failure.needs_event)
+    return ordered[0]._replace(detail="; ".join(dict.fromkeys(failure.detail for failure in ordered)))
+
+
+def note_of(
+    failure: RepairFailure, former: FailedLedgerNote | None, now_ms: int, config: AutorecoveryConfig, worker: str
+) -> FailedLedgerNote:
+    """The note about a failed attempt, after the one about the ``former``."""
+    attempts = 1 if former is None else former.attempts + 1
+    return FailedLedgerNote(
+        worker=worker,
+        attempts=attempts,
+        first_ms=now_ms if former is None else former.first_ms,
+        last_ms=now_ms,
+        retry_ms=now_ms + int(pause_s(config, attempts, needs_event=failure.needs_event) * 1000),
+        reason=failure.reason,
+        detail=failure.detail[:DETAIL_CHARS_MAX],
+    )
+
+
+def needs_event(note: FailedLedgerNote, config: AutorecoveryConfig) -> bool:
+    """Whether another try can help only after an event."""
+    return note.retry_ms - note.last_ms >= int(1000 * pause_s(config, 1, needs_event=True))
+
+
+def believed(note: FailedLedgerNote, now_ms: int, config: AutorecoveryConfig) -> FailedLedgerNote:
+    """The note with times that a right clock could have written.
+
+    A note from the future is due now, and none is due later than the longest pause after its last attempt.
+    """
+    if note.last_ms > now_ms + CLOCK_DIFFERENCE_MS_MAX:
+        return msgspec.structs.replace(note, last_ms=now_ms, retry_ms=now_ms)
+    longest_ms = int(1000 * pause_s(config, 1, needs_event=True))
+    return msgspec.structs.replace(note, retry_ms=min(note.retry_ms, note.last_ms + longest_ms))
+
+
+def pause_s(config: AutorecoveryConfig, attempts: int, *, needs_event: bool) -> float:
+    """Pause after this many failed attempts."""
+    if needs_event:
+        return EVENT_PAUSE_FACTOR * config.failed_ledger_pause_max_s
+    first_s, max_s = config.failed_ledger_pause_first_s, config.failed_ledger_pause_max_s
+    return float(min(first_s * 2 ** min(attempts - 1, 60), max_s))
+
+
+def urgency(ledger_id: int, live_copies: int, marked_ms: int) -> int:
+    """Rank of a candidate; the smallest comes first. A ledger without a live copy comes last: it can only wait."""
+    copies = min(live_copies, _COPIES_MAX - 1) if live_copies else _COPIES_MAX
+    time_ms = min(max(marked_ms, 0), _TIME_MAX)
+    return (copies * (_TIME_MAX + 1) + time_ms) << _ID_BITS | ledger_id
+
+
+class WorkQueue:
+    """Candidates that can be taken now, and ledgers that must not be taken before a time.
+
+    A candidate is one number of 16 bytes, so 100,000 of them take about 6 MB. Beyond that the queue keeps the most
+    urgent ones; the others come back with the next listing.
+    """
+
+    def __init__(self, size_max: int = CANDIDATES_MAX) -> None:
+        self._size_max = size_max
+        self._ranks: list[int] = []
+        self._due_ms: dict[int, int] = {}
+        self._postponed: list[tuple[int, int]] = []
+
+    def __len__(self) -> int:
+        return len(self._ranks)
+
+    @property
+    def known_count(self) -> int:
+        """Candidates and postponed ledgers; some may be done already."""
+        return len(self._ranks) + len(self._due_ms)
+
+    def offer(self, rank: int) -> None:
+        """Add a candidate, unless its ledger is postponed. Each ledger once per listing."""
+        if _ledger_id(rank) in self._due_ms:
+            return
+        heapq.heappush(self._ranks, rank)
+        if len(self._ranks) >= 2 * self._size_max:
+            self._ranks = heapq.nsmallest(self._size_max, self._ranks)
+
+    def clear(self) -> None:
+        """Forget the candidates; what is postponed stays so."""
+        self._ranks.clear()
+
+    def postpone(self, ledger_id: int, until_ms: int) -> None:
+        """Take the ledger at this time, and not before. Beyond the limit it is left to the next listing."""
+        if len(self._due_ms) < self._size_max or ledger_id in self._due_ms:
+            self._due_ms[ledger_id] = until_ms
+            heapq.heappush(self._postponed, (until_ms, ledger_id))
+
+    def is_postponed(self, ledger_id: int) -> bool:
+        """Whether the ledger must not be taken yet."""
+        return ledger_id in self._due_ms
+
+    def take(self, now_ms: int) -> int | None:
+        """The next ledger: postponed ones that are due come first, because they waited longer. None: there is none."""
+        due_ms = self.next_due_ms()
+        if due_ms is not None and due_ms <= now_ms:
+            _, ledger_id = heapq.heappop(self._postponed)
+            del self._due_ms[ledger_id]
+            return ledger_id
+        while self._ranks:
+            ledger_id = _ledger_id(heapq.heappop(self._ranks))
+            if ledger_id not in self._due_ms:
+                return ledger_id
+        return None
+
+    def next_due_ms(self) -> int | None:
+        """When the next postponed ledger is due; None if there is none."""
+        while self._postponed:
+            due_ms, ledger_id = self._postponed[0]
+            if self._due_ms.get(ledger_id) == due_ms:
+                return due_ms
+            heapq.heappop(self._postponed)  # postponed again, or not at all, since
+        return None
+
+
+def _ledger_id(rank: int) -> int:
+    return rank & _ID_MASK
 
 
 @dataclasses.dataclass(eq=False)

@@ -11,28 +11,28 @@ import dataclasses
 
 import msgspec
 
-from bkctl.runtime.autorecovery.failed_ledgers import RepairFailure
-from bkctl.runtime.autorecovery.placement_check import placement_moves
-from bkctl.runtime.client.ports import ClientPorts
+from bkctl.runtime.autorecovery.mark_listing import RepairFailure
+from bkctl.runtime.autorecovery.metadata_check import placement_moves
 from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError
 from bkctl.runtime.ledger.metadata import LedgerMetadata, Segment
 from bkctl.runtime.metadata.bookies.registration import Registrations
-from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
+from bkctl.runtime.metadata.replication.recovery_status import read_given_up
 from bkctl.runtime.metadata.replication.work import PickedLedger
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.placement.rules import BrokenRule
-from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.activity import LedgerActivity
 from bkctl.runtime.replication.judge.bad_copies import bad_records_on, plan_in_place
 from bkctl.runtime.replication.judge.check_scope import CheckScope
+from bkctl.runtime.replication.judge.fragments import accepted_entries
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
 from bkctl.runtime.replication.judge.left_ledgers import Left, situation_of
 from bkctl.runtime.replication.judge.marks import bookies_in_question
-from bkctl.runtime.replication.judge.verdict import ReplicationState, judge_ledger, write_set_rows
-from bkctl.runtime.replication.run.ledger_repairer import LedgerRepairer
+from bkctl.runtime.replication.judge.verdict import ReplicationState, judge_metadata
 from bkctl.runtime.replication.survey.checker import LedgerChecker
 from bkctl.runtime.replication.survey.given_up import judge_given_up
-from bkctl.runtime.replication.turn.state import LedgerTask
+from bkctl.runtime.replication.turn.state import LedgerTask, TurnTools
+from bkctl.runtime.replication.turn.turn import LedgerTurn
 
 _INTERRUPTED = frozenset({FailureReason.LOCK_LOST, FailureReason.CONFLICT})
 _FOR_OTHERS = frozenset(
@@ -75,10 +75,8 @@ class MarkedOutcome(msgspec.Struct, kw_only=True):
 class RepairTools:
     """What the repairs of one worker share. ``is_local``: copies may only go to the worker's own bookie."""
 
-    ports: ClientPorts
-    repairer: LedgerRepairer
+    turns: TurnTools
     checker: LedgerChecker
-    config: ReplicationConfig
     is_local: bool
     notes: RecoveryNotes
 
@@ -92,7 +90,7 @@ class MarkedLedgerRepair:
     activity: LedgerActivity
 
     def __post_init__(self) -> None:
-        self._ports = self.tools.ports
+        self._ports, self._config = self.tools.turns.ports, self.tools.turns.policy.config
         self._ledger_id = self.picked.ledger_id
         self._registrations = Registrations(writable=(), read_only=())
         self._outcome = MarkedOutcome()
@@ -118,7 +116,7 @@ class MarkedLedgerRepair:
 
     async def _read_registrations(self, metadata: LedgerMetadata, picked_ns: int) -> Registrations:
         """Who is registered. Members that the mark names may be in the list only because it is older than the mark."""
-        bookies, mark = self.tools.repairer.live_bookies, self.picked.mark.mark
+        bookies, mark = self.tools.turns.live_bookies, self.picked.mark.mark
         registrations = await bookies.refresh()
         in_doubt = metadata.bookies() if mark is None else metadata.bookies().intersection(mark.missing_bookies)
         if registrations.live.isdisjoint(in_doubt):
@@ -130,7 +128,7 @@ class MarkedLedgerRepair:
         gone, last_segment = self._gone(stored.value), stored.value.last_segment
         if not gone:
             return
-        if not self.tools.config.open_ledger_wait_s:
+        if not self._config.open_ledger_wait_s:
             earlier_segment = last_segment
         task = LedgerTask(
             ledger_id=self._ledger_id,
@@ -140,20 +138,24 @@ class MarkedLedgerRepair:
             stored=stored,
             is_data_first=True,
         )
-        for failure in await self._without_accepted(await self._carry_out(task)):
+        failures = await self._carry_out(task)
+        if any(each.reason is FailureReason.LOST for each in failures):
+            note = await self.tools.notes.given_up.find_or_problem(str(self._ledger_id))
+            if isinstance(note, Versioned):
+                failures = await self._without_accepted(task, failures, note.value)
+        for failure in failures:
             if failure.reason is FailureReason.OPEN and earlier_segment != last_segment:
                 self._outcome.open_segment = last_segment
             else:
                 self._note(failure, stored.value)
 
-    async def _without_accepted(self, failures: list[LedgerFailure]) -> list[LedgerFailure]:
-        """Without losses that an operator accepted, of which nothing is left to repair."""
-        note = None
-        if any(each.reason is FailureReason.LOST for each in failures):
-            note = await self.tools.notes.given_up.find_or_problem(str(self._ledger_id))
-        if not isinstance(note, Versioned):
-            return failures
-        given_up = {self._ledger_id: note.value}
+    async def _without_accepted(
+        self, task: LedgerTask, failures: list[LedgerFailure], note: GivenUpNote
+    ) -> list[LedgerFailure]:
+        """Without losses that an operator accepted: what is left of the ledger is copied, or nothing is."""
+        if accepted_ids := accepted_entries(note):
+            failures = await self._carry_out(msgspec.structs.replace(task, stored=None, accepted=accepted_ids))
+        given_up = {self._ledger_id: note}
         accepted = await judge_given_up(self._ports.ledgers, given_up, self._registrations.live)
         return [each for each in failures if situation_of(each, accepted) is not Left.ACCEPTED]
 
@@ -166,6 +168,7 @@ class MarkedLedgerRepair:
         checker = self.tools.checker
         check = await checker.check(self._ledger_id, CheckScope(bookie_ids=asked, has_open_end=False))
         if not check.is_deleted and not check.is_clean:
+            checker.given_up = await read_given_up(self.tools.notes)
             check = await checker.check(self._ledger_id, CheckScope(has_open_end=False))
         if check.is_deleted:
             raise LedgerNotFoundError(self._ledger_id, "it was deleted")
@@ -204,7 +207,7 @@ class MarkedLedgerRepair:
     async def _repair_placement(self) -> None:
         """If the mark asks for it, move copies that break placement rules, if other bookies can keep them."""
         mark = self.picked.mark.mark
-        is_asked = mark is not None and not mark.missing_bookies and self.tools.config.is_placement_repaired
+        is_asked = mark is not None and not mark.missing_bookies and self._config.is_placement_repaired
         if not is_asked or not self._outcome.is_done:
             return
         metadata = (await self._ports.ledgers.read(self._ledger_id)).value
@@ -227,7 +230,7 @@ class MarkedLedgerRepair:
 
     async def _carry_out(self, task: LedgerTask) -> list[LedgerFailure]:
         """The failures of a turn; _InterruptedError."""
-        result = await self.tools.repairer.repair_locked(self.picked.lock, task, self.activity)
+        result = await LedgerTurn(self.tools.turns, task, self.activity).run_locked(self.picked.lock)
         if result.was_deleted:
             raise LedgerNotFoundError(self._ledger_id, "it was deleted")
         self._outcome.broken_rules.extend(result.broken_rules)
@@ -245,7 +248,7 @@ class MarkedLedgerRepair:
             return
         needs_event = failure.reason in _NEED_EVENT
         if failure.reason is FailureReason.UNREADABLE:
-            verdict = judge_ledger(write_set_rows(self._ledger_id, metadata), self._registrations.live)
+            verdict = judge_metadata(self._ledger_id, metadata, self._registrations.live)
             needs_event = verdict.replication is ReplicationState.UNAVAILABLE
         subject, detail = failure.ledger_and_entries, failure.bare_detail
         if failure.bookie_id:

@@ -22,10 +22,9 @@ from bkctl.runtime.admin.server import AdminServer
 from bkctl.runtime.admin.tcp_ports import ADMIN_LANE, admin_tls, open_tcp_ports, require_token_file
 from bkctl.runtime.autorecovery.auditor import Auditor
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig, AutorecoveryRole, DaemonConfig
-from bkctl.runtime.autorecovery.daemon import ASKED_MAX, AutorecoveryDaemon
+from bkctl.runtime.autorecovery.daemon import ASKED_MAX, AuditorOffice, AutorecoveryDaemon
 from bkctl.runtime.autorecovery.lane import end_tasks
 from bkctl.runtime.autorecovery.metrics import catalogue_of
-from bkctl.runtime.autorecovery.office import AuditorOffice
 from bkctl.runtime.autorecovery.routes import DaemonRoutes
 from bkctl.runtime.autorecovery.worker import Worker
 from bkctl.runtime.client import LedgerClient

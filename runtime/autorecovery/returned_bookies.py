@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -42,7 +41,7 @@ from bkctl.runtime.replication.copy.limits import for_each_bounded
 from bkctl.runtime.replication.copy.reader import CopyReader
 from bkctl.runtime.replication.judge.check_scope import CheckScope, Sample
 from bkctl.runtime.replication.judge.copies import CopyState
-from bkctl.runtime.replication.judge.fragments import stored_entries
+from bkctl.runtime.replication.judge.fragments import stored_count, stored_entries
 from bkctl.runtime.replication.judge.marks import MarkedLedger, bookies_in_question, judge_mark
 from bkctl.runtime.replication.run.mark_repair import ClearOutcome, MarkClearing
 from bkctl.runtime.replication.survey.checker import LedgerChecker
@@ -226,9 +225,10 @@ class ReturnedBookies:
         check = None
         if in_question := frozenset(bookies_in_question(mark, found.value)):
             scope = CheckScope(bookie_ids=in_question)
-            if not all(_is_small(found.value, each) for each in in_question):
+            if any(stored_count(found.value, each) > WHOLE_MAX for each in in_question):
                 for each in in_question:
-                    if not await lists.has_all(each, mark.ledger_id, found.value):
+                    listed = await lists.compared(each, mark.ledger_id, found.value)
+                    if listed is None or listed.missing:
                         return None
                 sample = Sample(self._share, self._ports.clock.random.getrandbits(63), each_min=WHOLE_MAX)
                 scope = msgspec.structs.replace(scope, sample=sample)
@@ -252,8 +252,3 @@ async def _has_entries(bookie_id: str, ledger_id: int, metadata: LedgerMetadata,
         return False
     copy = await reader.read(bookie_id, credentials_of(ledger_id, metadata), first, attempts_max=1)
     return copy.state is CopyState.PRESENT
-
-
-def _is_small(metadata: LedgerMetadata, bookie_id: str) -> bool:
-    """Whether the bookie should store so few entries that all are read."""
-    return next(itertools.islice(stored_entries(metadata, bookie_id), WHOLE_MAX, None), None) is None

@@ -22,12 +22,11 @@ from bkctl.runtime.admin.messages import (
 )
 from bkctl.runtime.autorecovery.daemon import AutorecoveryDaemon
 from bkctl.runtime.autorecovery.metrics import catalogue_of
-from bkctl.runtime.metadata.replication.audit_request import AuditRequest
 from bkctl.runtime.metadata.replication.directories import ForeignNames
 from bkctl.runtime.metadata.replication.election import read_auditor
 from bkctl.runtime.metadata.replication.marks import list_marks
 from bkctl.runtime.metadata.replication.recovery_notes import DaemonNote
-from bkctl.runtime.metadata.replication.switches import DELAY_S_MAX, ReplicationSwitches
+from bkctl.runtime.metadata.replication.switches import DELAY_S_MAX, AuditRequest, ReplicationSwitches
 
 _JAVA: Final = "/api/v1/autorecovery"
 MARKS_MAX: Final = 100_000

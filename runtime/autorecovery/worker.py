@@ -15,11 +15,9 @@ from typing import Final, NamedTuple
 import msgspec
 
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig, ReplicationTarget
-from bkctl.runtime.autorecovery.failed_ledgers import combined, note_of
 from bkctl.runtime.autorecovery.lane import end_tasks, is_set_within
-from bkctl.runtime.autorecovery.mark_listing import MarkListing
+from bkctl.runtime.autorecovery.mark_listing import MarkListing, WorkQueue, combined, note_of
 from bkctl.runtime.autorecovery.marked_ledger import MarkedLedgerRepair, MarkedOutcome, RepairTools
-from bkctl.runtime.autorecovery.work_queue import WorkQueue
 from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.errors import MetadataUnavailableError
 from bkctl.runtime.ledger.metadata import Segment
@@ -30,11 +28,10 @@ from bkctl.runtime.metadata.replication.recovery_notes import FailedLedgerNote, 
 from bkctl.runtime.metadata.replication.work import NotPicked, PickedLedger, ReplicationWork
 from bkctl.runtime.metadata.store import MetadataStore
 from bkctl.runtime.net.limited_log import LimitedLog
-from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.config import CopyPace, Policy, ReplicationConfig
 from bkctl.runtime.replication.copy.activity import LedgerActivity
-from bkctl.runtime.replication.policy import CopyPace, Policy
-from bkctl.runtime.replication.run.ledger_repairer import LedgerRepairer
 from bkctl.runtime.replication.survey.checker import LedgerChecker
+from bkctl.runtime.replication.turn.state import TurnTools
 from bkctl.storage.errors import BkctlError
 
 logger = logging.getLogger(__name__)
@@ -95,16 +92,16 @@ class Worker:
         self._marks = UnderReplicationMarks(store, root, ports.clock, is_ctime_stored=config.is_mark_time_stored)
         self._work = ReplicationWork(store, root, self._marks, self._locks, self._note_change)
         policy = Policy(config=replication, pace=CopyPace(bytes_per_s=config.copy_bytes_per_s))
-        self._repairer = LedgerRepairer(
+        self._shared = TurnTools(
             ports,
             self._locks,
             policy,
             only_targets=(own_bookie,) if is_local and own_bookie is not None else (),
             on_outage=_report_outage,
         )
-        self._live_bookies = self._repairer.live_bookies
-        checker = LedgerChecker(ports, self._live_bookies, replication, self._repairer.pacer)
-        self._tools = RepairTools(ports, self._repairer, checker, replication, is_local, self._notes)
+        self._live_bookies = self._shared.live_bookies
+        checker = LedgerChecker(ports, self._live_bookies, replication, self._shared.pacer)
+        self._tools = RepairTools(self._shared, checker, is_local, self._notes)
         self._queue = WorkQueue()
         self._listing = MarkListing(ports, store, config, self._work, self._notes, self._live_bookies, self._queue)
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -127,7 +124,7 @@ class Worker:
             finished_ms=self._finished_ms,
             ledgers_repaired=self._ledgers_repaired,
             ledgers_failed=self._ledgers_failed,
-            bytes_copied=self._repairer.bytes_copied,
+            bytes_copied=self._shared.bytes_copied,
             waiting=self._queue.known_count,
             copies_breaking_placement=self._copies_breaking_placement,
         )
@@ -139,7 +136,7 @@ class Worker:
                 try:
                     await self._serve()
                 except MetadataUnavailableError as error:
-                    await self._repairer.outage.wait(error)
+                    await self._shared.outage.wait(error)
                 except BkctlError as error:
                     if str(error) != self._problem:
                         logger.warning("the replication worker cannot take ledgers, and tries again: %s", error)
@@ -205,7 +202,7 @@ class Worker:
             await self._take_and_repair(ledger_id)
         except MetadataUnavailableError as error:
             self._postpone(ledger_id, ERROR_PAUSE_S)
-            await self._repairer.outage.wait(error)
+            await self._shared.outage.wait(error)
         except BkctlError as error:
             logger.warning("ledger %d: the repair failed, and will be repeated: %s", ledger_id, error)
             self._postpone(ledger_id, self._config.failed_ledger_pause_first_s)
@@ -241,7 +238,7 @@ class Worker:
             await self._finish_or_postpone(picked, outcome, former, writer)
         finally:
             del self._held[ledger_id]
-            if self._repairer.outage.is_lasting:
+            if self._shared.outage.is_lasting:
                 self._locks.release_later(picked.lock)
             else:
                 await picked.release()

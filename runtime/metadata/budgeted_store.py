@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Self, TypeVar
 
 from bkctl.runtime.errors import MetadataError, SessionExpiredError
-from bkctl.runtime.metadata.measures import MetadataMeasures
 from bkctl.runtime.metadata.outage import OutageWait
 from bkctl.runtime.metadata.read_groups import ReadGroups
 from bkctl.runtime.metadata.request_budget import RequestBudget
@@ -14,6 +13,7 @@ from bkctl.runtime.metadata.store import (
     ANY_VERSION,
     CreateNode,
     DeleteNode,
+    MetadataMeasures,
     MetadataStore,
     Node,
     NodeStat,

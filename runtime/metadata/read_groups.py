@@ -23,8 +23,6 @@ COST_OF_COMPANY = 0.1
 
 
 class _Read:
-    """A node that one caller wants."""
-
     __slots__ = ("answer", "group", "path")
 
     def __init__(self, path: str, answer: asyncio.Future[Node]) -> None:
@@ -43,8 +41,6 @@ class _Read:
 
 
 class _ReadGroup:
-    """One request."""
-
     __slots__ = ("_callers", "reads", "task")
 
     def __init__(self, reads: list[_Read]) -> None:

@@ -56,8 +56,7 @@ async def walk_tree(
     top = await _fetch(store, path, is_skipped)
     if top is None:
         return
-    nodes = _unfold(store, top, is_skipped)
-    async with contextlib.aclosing(nodes):
+    async with contextlib.aclosing(_unfold(store, top, is_skipped)) as nodes:
         async for found in nodes:
             yield found
 
@@ -72,10 +71,11 @@ async def _unfold(
                 yield found
         return
     path = fetched.found.path
-    children = pipelined(
-        each_of(await _child_paths(store, path, is_skipped)), lambda child: _fetch(store, child, is_skipped), WINDOW
-    )
-    async with contextlib.aclosing(children):
+    async with contextlib.aclosing(
+        pipelined(
+            each_of(await _child_paths(store, path, is_skipped)), lambda child: _fetch(store, child, is_skipped), WINDOW
+        )
+    ) as children:
         async for each in children:
             if each is None:
                 continue

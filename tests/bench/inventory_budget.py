@@ -21,10 +21,10 @@ from bkctl.runtime.ledger.changes import new_ledger, to_closed
 from bkctl.runtime.ledger.metadata import DigestType
 from bkctl.runtime.protocol.entry_list import ENTRY_GROUP_BYTES, EntryGroup, EntryList
 from bkctl.runtime.replication.cluster_audit.inventory import InventoryWay
+from bkctl.runtime.replication.config import CopyPace
 from bkctl.runtime.replication.copy.limits import SharedPacer, Windows
 from bkctl.runtime.replication.copy.reader import BATCH_ENTRIES, REQUEST_COST_BYTES
 from bkctl.runtime.replication.judge.fragments import stored_entries
-from bkctl.runtime.replication.policy import CopyPace
 from bkctl.runtime.replication.survey.inventory import InventoryRequest
 from tests.sim.loop import VirtualClock, run_simulated
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from bkctl.bookie_settings import DATA_DIRECTORY, resolve_bookie_settings
 from bkctl.commands.config import GlobalFlags
 from bkctl.commands.context import BookieFlags, BookieSettings, LogFormat, LogSettings
 from bkctl.commands.errors import InvalidArgumentError
@@ -14,6 +13,7 @@ from bkctl.runtime.config import ZooKeeperConfig
 from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.log_level import LogLevel
 from bkctl.runtime.security_config import AdminTlsConfig, StoreType
+from bkctl.server_settings import DATA_DIRECTORY, resolve_bookie_settings
 from bkctl.settings import read_sources
 
 CONF = """

@@ -16,8 +16,7 @@ import typer
 
 from bkctl.app import build_app
 from bkctl.commands.config import GlobalFlags
-from bkctl.commands.context import CommandContext
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import CommandContext, Effect
 from bkctl.commands.shared_options import GLOBAL_PARAMETERS, declarations
 from bkctl.exit_codes import SERVER_COMMANDS
 from bkctl.runtime.config import ZooKeeperConfig

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from bkctl.bookie_settings import resolve_bookie_settings
 from bkctl.commands.config import GlobalFlags
 from bkctl.commands.context import BookieFlags, BookieSettings
 from bkctl.runtime.config import CompactionConfig, GarbageCollectionConfig, MajorCompactionConfig
 from bkctl.runtime.errors import ConfigurationError
+from bkctl.server_settings import resolve_bookie_settings
 from bkctl.settings import read_sources
 
 

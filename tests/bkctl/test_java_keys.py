@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 
 import bkctl.java_keys as table
-from bkctl.autorecovery_settings import resolve_daemon_settings
-from bkctl.bookie_settings import resolve_bookie_settings
 from bkctl.commands.config import GlobalFlags
 from bkctl.commands.context import BookieFlags, DaemonFlags
 from bkctl.java_conf import JavaConf
@@ -23,6 +21,7 @@ from bkctl.java_keys import (
     missing_feature_notes,
     unknown_key_notes,
 )
+from bkctl.server_settings import resolve_bookie_settings, resolve_daemon_settings
 from bkctl.settings import Sources, TomlFile, java_metadata_uri, resolve_settings
 
 DIRECTORIES = {"journalDirectories": ["/j"], "ledgerDirectories": ["/l"]}

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bkctl.autorecovery_settings import resolve_daemon_settings
-from bkctl.bookie_settings import resolve_bookie_settings
 from bkctl.commands.config import GlobalFlags
 from bkctl.commands.context import BookieFlags, BookieSettings, DaemonFlags
 from bkctl.runtime.errors import ConfigurationError
+from bkctl.server_settings import resolve_bookie_settings, resolve_daemon_settings
 from bkctl.settings import read_sources, resolve_settings
 from bkctl.storage.setting import WHOLE_NUMBER_MAX
 from tests.java_ranges import RANGES, ends

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from bkctl.bookie_settings import resolve_bookie_settings
 from bkctl.commands.config import GlobalFlags
 from bkctl.commands.context import BookieFlags, BookieSettings
 from bkctl.runtime.errors import ConfigurationError
+from bkctl.server_settings import resolve_bookie_settings
 from bkctl.settings import read_sources
 from bkctl.storage.config import JournalConfig
 

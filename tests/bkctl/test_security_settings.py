@@ -12,8 +12,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from bkctl.autorecovery_settings import resolve_daemon_settings
-from bkctl.bookie_settings import resolve_bookie_settings
 from bkctl.commands.config import GlobalFlags
 from bkctl.commands.context import BookieFlags, DaemonFlags
 from bkctl.runtime.config import BookieConfig, ZooKeeperSaslConfig
@@ -30,6 +28,7 @@ from bkctl.runtime.security_config import (
     ClientTlsConfig,
     StoreType,
 )
+from bkctl.server_settings import resolve_bookie_settings, resolve_daemon_settings
 from bkctl.settings import general_values, read_sources, resolve_settings
 from tests.interop.security_files import TestAuthority
 from tests.processes import run_bkctl

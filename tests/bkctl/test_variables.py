@@ -11,8 +11,7 @@ import bkctl
 from bkctl.commands.config import GlobalFlags
 from bkctl.runtime.errors import ConfigurationError
 from bkctl.setting_readers import all_settings
-from bkctl.settings import read_sources
-from bkctl.variables import variable_warnings
+from bkctl.settings import read_sources, variable_warnings
 from tests.bkctl.conftest import RunMain
 
 ROOT = Path(bkctl.__file__).parent.parent

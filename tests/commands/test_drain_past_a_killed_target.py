@@ -61,6 +61,9 @@ def test_the_ledgers_that_failed_are_tried_again(cluster: Cluster, tmp_path: Pat
         drain = start_bkctl(*words, stdout=result, stderr=stderr, variables=variables)
     try:
         wait_until(lambda: 0 < moved_to(cluster, target) < LEDGERS, process=drain, tell=errors.read_text)
+        for consent in ("-n", "-y"):
+            refused = cluster.run("bookie", "set-mode", "writable", leaving, consent)
+            assert (refused.exit_code, "'bookie drain' by" in refused.stderr) == (5, True), refused
         cluster.kill_bookie(target)
         (rates,) = (state / "jobs").glob("*.rates")
         rates.write_text("copy-rate = none\n")

@@ -25,9 +25,8 @@ from bkctl.commands.replication_access import policy_of
 from bkctl.commands.session import Session
 from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.metadata.uri import parse_metadata_uri
-from bkctl.runtime.replication.config import OpenLedgers, PlacementMode, ReplicationConfig, VerifyMode
+from bkctl.runtime.replication.config import CopyPace, OpenLedgers, PlacementMode, Policy, ReplicationConfig, VerifyMode
 from bkctl.runtime.replication.plan.store import JobFile
-from bkctl.runtime.replication.policy import CopyPace, Policy
 from bkctl.storage.adapters.sqlite import SqliteDatabase, create_database
 from bkctl.storage.words import counted
 from tests.processes import COMMAND_TIMEOUT_S, BkctlProcess, Cluster, start_bkctl

@@ -40,6 +40,13 @@ def test_a_line_says_how_far_it_is_and_what_the_oldest_ledger_waits_for() -> Non
     )
 
 
+def test_more_than_was_planned_is_not_part_of_it() -> None:
+    """What was copied while ZooKeeper was gone is copied again."""
+    view = RecoveryProgressView(Silence(), ManualClock())
+    view.show(msgspec.structs.replace(MOMENT, bytes_copied=5 * MEBIBYTE))
+    assert (view.line() or "").startswith("2 of 10 ledgers done, 5.0 MiB, ")
+
+
 def test_a_line_says_why_bookies_refuse_this_client() -> None:
     view = RecoveryProgressView(Silence(), ManualClock())
     view.show(msgspec.structs.replace(MOMENT, oldest_ledger=None, refusal="bookie b4: it refuses the login"))

@@ -16,7 +16,7 @@ import pytest
 
 from bkctl.commands.bookie.leaving_report import leaving_outcome, leaving_verdict, left_on
 from bkctl.commands.errors import Outcome
-from bkctl.commands.safety.audit_trail import user_name
+from bkctl.commands.safety.state_directory import user_name
 from bkctl.commands.work_end import Verdict
 from bkctl.runtime.metadata.bookies.cookies import Cookie, encode_cookie
 from bkctl.runtime.metadata.cluster.operation_lock import (
@@ -31,7 +31,7 @@ from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
 from bkctl.runtime.replication.run.decommission import DecommissionReport
 from bkctl.runtime.replication.run.drain import OpenLedger
-from bkctl.runtime.replication.run.recovery_report import RecoveryTally
+from bkctl.runtime.replication.run.recovery import RecoveryTally
 from tests.commands.cluster.conftest import Operator
 from tests.processes import COMMAND_TIMEOUT_S, BkctlResult, Cluster, TerminalSession, run_bkctl
 from tests.until import wait_until

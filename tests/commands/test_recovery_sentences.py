@@ -24,14 +24,20 @@ from bkctl.commands.session import Session
 from bkctl.runtime.ledger.metadata import LedgerState
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.placement.rules import BrokenRule, PlacementRule
-from bkctl.runtime.replication.config import OpenLedgers, PlacementMode, ReplicationConfig
+from bkctl.runtime.replication.config import (
+    DEFAULT_POLICY,
+    CopyPace,
+    OpenLedgers,
+    PlacementMode,
+    Policy,
+    ReplicationConfig,
+)
 from bkctl.runtime.replication.judge.fragments import EntryRange
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, LedgerResult
 from bkctl.runtime.replication.judge.targets import TargetForecast
 from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan, plan_ledger
-from bkctl.runtime.replication.policy import DEFAULT_POLICY, CopyPace, Policy
 from bkctl.runtime.replication.run.decommission import DecommissionPlan, DecommissionReport
-from bkctl.runtime.replication.run.recovery_report import RecoveryTally
+from bkctl.runtime.replication.run.recovery import RecoveryTally
 from bkctl.storage.severity import Severity
 from tests.runtime.replication.samples import ledger
 

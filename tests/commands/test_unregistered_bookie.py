@@ -40,6 +40,9 @@ def test_it_is_not_recovered(start_cluster: Callable[[int], Cluster]) -> None:
                 assert f"start {bookie_id}" not in each["finding"], each
             shown = cluster.run(*command, "-o", "table").stdout
             assert "recover failed-bookie" not in shown, shown
+        doctor = cluster.run("metadata", "doctor", "-o", "json").stdout
+        assert f"Bookie {bookie_id} {ANSWERS}" in doctor
+        assert "recover failed-bookie" not in doctor, doctor
         explained = cluster.run("ledger", "explain", single, "-o", "json").json()
         text = json.dumps(explained["next_steps"])
         assert f"bookie {bookie_id} {ANSWERS}" in text

@@ -20,7 +20,7 @@ from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.replication.judge.orphans import OrphanTerms
-from bkctl.runtime.replication.survey.orphan_search import OrphanSearch, SearchView, find_orphans
+from bkctl.runtime.replication.survey.orphan_search import OrphanFinder, OrphanSearch, SearchView
 from tests.interop.java import is_built
 from tests.interop.java_cluster import HTTP, JavaCluster
 from tests.interop.pulsar_cluster import JVM_FLAGS, RELEASE, PulsarCluster
@@ -124,7 +124,7 @@ async def _orphans(site: Site) -> OrphanSearch:
         terms = OrphanTerms(now_ms=LoopClock(1).now_ms(), age_ms=1000)
         place = PulsarStore(store, "", "the cluster")
         view = SearchView(lambda _: None, lambda _: None)
-        return await find_orphans(client.ports, store, [place], terms, settle_s=1, only=None, view=view)
+        return await OrphanFinder(client.ports, store, [place], terms, settle_s=1, only=None, view=view).find()
 
 
 def test_spark_names_owners_and_ages_of_a_running_brokers_ledgers(site: Site, tmp_path: Path) -> None:

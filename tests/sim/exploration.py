@@ -21,8 +21,7 @@ from bkctl.runtime.metadata.replication.directories import ForeignNames
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
 from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks
 from bkctl.runtime.metadata.store import Versioned
-from bkctl.runtime.replication.config import OpenLedgers, ReplicationConfig
-from bkctl.runtime.replication.policy import Policy
+from bkctl.runtime.replication.config import OpenLedgers, Policy, ReplicationConfig
 from bkctl.runtime.replication.run.decommission import Decommission
 from bkctl.runtime.replication.run.drain import DrainHooks
 from bkctl.runtime.replication.run.mark_repair import MarkRepair

@@ -23,10 +23,10 @@ from bkctl.runtime.errors import (
     NoNodeError,
     SessionExpiredError,
 )
-from bkctl.runtime.metadata.measures import MetadataMeasures
 from bkctl.runtime.metadata.store import (
     ANY_VERSION,
     CLOSE_TIMEOUT_S,
+    MetadataMeasures,
     Node,
     NodeStat,
     NodeWrite,

@@ -22,11 +22,9 @@ from bkctl.runtime.metadata.replication.lock import ReplicationLocks
 from bkctl.runtime.ports import LacReply, ReadReply
 from bkctl.runtime.protocol.entry_list import EntryList
 from bkctl.runtime.protocol.status import Status
-from bkctl.runtime.replication.config import OpenLedgers, ReplicationConfig
+from bkctl.runtime.replication.config import OpenLedgers, Policy, ReplicationConfig
 from bkctl.runtime.replication.judge.fragments import segment_entries
-from bkctl.runtime.replication.policy import Policy
-from bkctl.runtime.replication.run.recovery import BookieRecovery
-from bkctl.runtime.replication.run.recovery_report import RecoveryReport
+from bkctl.runtime.replication.run.recovery import BookieRecovery, RecoveryReport
 from bkctl.storage.adapters.sqlite import memory_database
 from bkctl.storage.errors import BkctlError
 from tests.runtime.client.fakes import credentials, payload

@@ -12,14 +12,13 @@ import pytest
 
 from bkctl.runtime.autorecovery.auditor import DISABLED, REPEAT_S, Auditor
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig
-from bkctl.runtime.autorecovery.deadlines import EARLY_SHARE
 from bkctl.runtime.autorecovery.lane import Turn
+from bkctl.runtime.autorecovery.liveness import EARLY_SHARE
 from bkctl.runtime.autorecovery.publisher import GROUP_BITS, MarkRequest, Publisher
 from bkctl.runtime.ledger.metadata import LedgerState, Segment
 from bkctl.runtime.metadata.bookies.registration import BookieMode
 from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.pipeline import each_of
-from bkctl.runtime.metadata.replication.audit_request import AuditRequest
 from bkctl.runtime.metadata.replication.directories import ForeignNames
 from bkctl.runtime.metadata.replication.marks import MarkOutcome, UnderReplicationMarks, list_marks
 from bkctl.runtime.metadata.replication.recovery_notes import (
@@ -28,7 +27,7 @@ from bkctl.runtime.metadata.replication.recovery_notes import (
     MaintenanceNote,
     RecoveryNotes,
 )
-from bkctl.runtime.metadata.replication.switches import ReplicationSwitches
+from bkctl.runtime.metadata.replication.switches import AuditRequest, ReplicationSwitches
 from bkctl.runtime.metadata.store import Node
 from bkctl.runtime.protocol.status import Status
 from tests.counting_store import CountingStore

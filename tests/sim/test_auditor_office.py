@@ -12,8 +12,7 @@ import pytest
 
 from bkctl.runtime.autorecovery.auditor import Auditor
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig
-from bkctl.runtime.autorecovery.daemon import AutorecoveryDaemon
-from bkctl.runtime.autorecovery.office import PULSAR_ABSENCE_S, AuditorOffice
+from bkctl.runtime.autorecovery.daemon import PULSAR_ABSENCE_S, AuditorOffice, AutorecoveryDaemon
 from bkctl.runtime.errors import NoNodeError
 from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.pulsar_migration import flag_path

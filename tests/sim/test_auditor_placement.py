@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig
-from bkctl.runtime.autorecovery.placement_check import PlacementCheck
+from bkctl.runtime.autorecovery.metadata_check import PlacementCheck
 from bkctl.runtime.autorecovery.publisher import Publisher
 from bkctl.runtime.client.placement import PlacementSources, placement_on
 from bkctl.runtime.config import PlacementConfig

@@ -13,12 +13,11 @@ from bkctl.runtime.ledger.metadata import LedgerState
 from bkctl.runtime.metadata.bookies.registration import BookieMode
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.close.ledger_closer import CloseOutcome, CloseResult, LedgerCloser
+from bkctl.runtime.replication.config import DEFAULT_POLICY
 from bkctl.runtime.replication.judge.copies import CopyState
 from bkctl.runtime.replication.judge.fragments import EntryRange
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
-from bkctl.runtime.replication.plan.store import JobFile, JobRange, JobStart, JobWork
-from bkctl.runtime.replication.policy import DEFAULT_POLICY
-from bkctl.runtime.replication.run.ledgers import RecoveryJob
+from bkctl.runtime.replication.plan.store import JobFile, JobRange, JobStart, JobWork, RecoveryJob
 from bkctl.storage.adapters.sqlite import memory_database
 from tests.runtime.client.fakes import credentials, payload
 from tests.runtime.replication.samples import ledger, random_ledger

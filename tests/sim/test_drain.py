@@ -13,8 +13,7 @@ from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
 from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.metadata.bookies.cookies import CookieStore
 from bkctl.runtime.metadata.bookies.registration import BookieMode
-from bkctl.runtime.replication.config import OpenLedgers, ReplicationConfig
-from bkctl.runtime.replication.policy import Policy
+from bkctl.runtime.replication.config import OpenLedgers, Policy, ReplicationConfig
 from bkctl.runtime.replication.run.decommission import Decommission, DecommissionReport
 from bkctl.runtime.replication.run.drain import DrainHooks, OpenLedger
 from bkctl.runtime.replication.run.ledgers import RecoveryProgress

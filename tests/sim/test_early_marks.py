@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from contextlib import aclosing
 
+from bkctl.runtime.autorecovery.auditor import LostBookieScan, ScanAim
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig
 from bkctl.runtime.autorecovery.lane import Turn
-from bkctl.runtime.autorecovery.lost_bookie_scan import LostBookieScan, ScanAim
 from bkctl.runtime.autorecovery.publisher import Publisher
 from bkctl.runtime.metadata.ledgers.layout import LedgerTree
 from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store

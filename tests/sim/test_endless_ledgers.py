@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from bkctl.runtime.ledger.metadata import LedgerState
-from bkctl.runtime.metadata.bookies.registration import RegistrationClient
 from bkctl.runtime.ports import ReadReply
 from bkctl.runtime.protocol.entry_list import EntryGroup, EntryList
 from bkctl.runtime.protocol.status import Status
@@ -20,7 +19,7 @@ from bkctl.runtime.replication.survey.loss_proof import LossProof
 from tests.runtime.client.fakes import credentials
 from tests.runtime.replication.samples import ledger
 from tests.sim.bookies import BookieRequest
-from tests.sim.repair_cluster import ROOT, RepairCluster, simulate
+from tests.sim.repair_cluster import RepairCluster, simulate
 from tests.sim.test_in_place_repair import adds, recover
 
 LAST = 2**62
@@ -219,8 +218,7 @@ def test_the_proof_of_a_loss_ends_if_a_bookie_is_gone() -> None:
         await cluster.start("b3")
         ledger_id = await claim(cluster, ensemble=BOOKIES, quorum=3)
         limit_requests(cluster)
-        registration = RegistrationClient(cluster.metadata_store, ROOT)
-        proof = LossProof(cluster.ports, registration, IMPATIENT)
+        proof = LossProof(cluster.ports, IMPATIENT)
         reason = await proof.why_not_lost(ledger_id, ["b1"])
         assert reason == "bookie b2 may have entry 0: not registered"
 
@@ -278,7 +276,9 @@ def test_a_list_that_claims_as_many_entries_as_the_metadata_is_not_compared(entr
         lists = EntryLists(cluster.ports.bookies, cluster.ports.clock)
 
         async def has_all(ledger_id: int) -> bool:
-            return await lists.has_all("b1", ledger_id, (await cluster.ports.ledgers.read(ledger_id)).value)
+            metadata = (await cluster.ports.ledgers.read(ledger_id)).value
+            listed = await lists.compared("b1", ledger_id, metadata)
+            return listed is not None and not listed.missing
 
         assert not await has_all(endless)
         assert await has_all(finite)

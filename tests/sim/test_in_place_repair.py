@@ -14,13 +14,12 @@ from bkctl.runtime.metadata.bookies.registration import BookieMode
 from bkctl.runtime.metadata.outage import MetadataOutage
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
 from bkctl.runtime.protocol.status import Status
-from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.config import CopyPace, Policy, ReplicationConfig
 from bkctl.runtime.replication.judge.bad_copies import InPlacePlan
 from bkctl.runtime.replication.judge.copies import CopyState
 from bkctl.runtime.replication.judge.findings import CopyFinding, copy_findings
 from bkctl.runtime.replication.judge.fragments import EntryRange
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
-from bkctl.runtime.replication.policy import CopyPace, Policy
 from bkctl.runtime.replication.run.in_place_repair import InPlaceRepair, InPlaceReport
 from bkctl.runtime.replication.run.ledgers import RecoveryProgress
 from bkctl.runtime.replication.survey.checker import LedgerChecker

@@ -10,8 +10,7 @@ from bkctl.runtime.metadata.ledgers.ledgers import FoundLedgers
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.cluster_audit.checked_ledgers import CheckedLedgers
 from bkctl.runtime.replication.cluster_audit.inventory import InventoryTotals, InventoryWay
-from bkctl.runtime.replication.config import ReplicationConfig
-from bkctl.runtime.replication.policy import CopyPace
+from bkctl.runtime.replication.config import CopyPace, ReplicationConfig
 from bkctl.runtime.replication.survey.inventory import (
     CopyInventory,
     InventoryRequest,

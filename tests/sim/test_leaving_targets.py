@@ -18,9 +18,8 @@ from bkctl.runtime.metadata.bookies.registration import BookieMode
 from bkctl.runtime.metadata.cluster.operation_lock import OperationHolder, leaving_bookies, lock_bookies
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.protocol.status import Status
-from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.config import Policy, ReplicationConfig
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
-from bkctl.runtime.replication.policy import Policy
 from bkctl.runtime.replication.run.decommission import Decommission
 from bkctl.runtime.replication.run.drain import DrainHooks
 from bkctl.runtime.replication.run.recovery import BookieRecovery

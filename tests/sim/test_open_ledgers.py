@@ -15,7 +15,7 @@ from bkctl.runtime.metadata.store import NodeWrite
 from bkctl.runtime.replication.config import OpenLedgers, ReplicationConfig
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from bkctl.runtime.replication.run.ledgers import RecoveryProgress
-from bkctl.runtime.replication.run.recovery_report import FencedLedger
+from bkctl.runtime.replication.run.recovery import FencedLedger
 from tests.runtime.replication.samples import ledger
 from tests.sim.repair_cluster import RepairCluster, simulate
 from tests.test_repository import our_modules, read
@@ -107,7 +107,7 @@ def test_no_part_fences_open_ledgers_by_default() -> None:
         path: re.findall(r"open_ledgers: OpenLedgers = OpenLedgers\.(\w+)", read(path)) for path in our_modules()
     }
     found = {path: names for path, names in defaults.items() if names}
-    assert found == {"runtime/replication/policy.py": ["WAIT"]}
+    assert found == {"runtime/replication/config.py": ["WAIT"]}
 
 
 def test_a_writer_that_is_active_but_keeps_the_bookie_is_reported() -> None:

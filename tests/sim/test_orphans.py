@@ -19,7 +19,7 @@ from bkctl.runtime.ledger.changes import new_ledger, to_closed
 from bkctl.runtime.ledger.metadata import DigestType
 from bkctl.runtime.metadata.pulsar.references import PulsarStore
 from bkctl.runtime.replication.judge.orphans import KeptReason, OrphanTerms
-from bkctl.runtime.replication.survey.orphan_search import OrphanSearch, SearchView, find_orphans
+from bkctl.runtime.replication.survey.orphan_search import OrphanFinder, OrphanSearch, SearchView
 from tests.runtime.metadata.pulsar.pulsar_bytes import cursor, schema, topic
 from tests.sim.ledger_cluster import LedgerCluster, ledger_cluster
 from tests.sim.loop import run_simulated
@@ -227,7 +227,7 @@ async def search(cluster: LedgerCluster, *, ahead_s: int = 0) -> OrphanSearch:
     """``ahead_s``: of the clock of this machine."""
     place = PulsarStore(cluster.store, "", "the cluster")
     now_ms = cluster.ports.clock.now_ms()
-    return await find_orphans(
+    return await OrphanFinder(
         cluster.ports,
         cluster.store,
         [place],
@@ -235,7 +235,7 @@ async def search(cluster: LedgerCluster, *, ahead_s: int = 0) -> OrphanSearch:
         settle_s=SETTLE_S,
         only=None,
         view=SearchView(lambda _: None, lambda _: None),
-    )
+    ).find()
 
 
 async def round_of(cluster: LedgerCluster, truth: Truth) -> int:

@@ -11,17 +11,16 @@ from bkctl.runtime.ledger.metadata import LedgerState
 from bkctl.runtime.metadata.bookies.registration import BookieMode
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
 from bkctl.runtime.protocol.status import Status
-from bkctl.runtime.replication.config import OpenLedgers, ReplicationConfig, VerifyMode
+from bkctl.runtime.replication.config import CopyPace, OpenLedgers, Policy, ReplicationConfig, VerifyMode
 from bkctl.runtime.replication.copy.activity import LedgerActivity
 from bkctl.runtime.replication.copy.limits import SharedPacer
 from bkctl.runtime.replication.copy.reader import CopyReader
 from bkctl.runtime.replication.copy.stripe import StripeReplicator
-from bkctl.runtime.replication.copy.stripe_task import StripeTask
+from bkctl.runtime.replication.copy.stripe_task import CopyTools, StripeTask
 from bkctl.runtime.replication.judge.copies import CopyState
 from bkctl.runtime.replication.judge.fragments import EntryRange, fragments_naming
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from bkctl.runtime.replication.judge.left_ledgers import left_groups
-from bkctl.runtime.replication.policy import CopyPace, Policy
 from bkctl.runtime.replication.run.ledgers import RecoveryProgress
 from tests.runtime.client.fakes import credentials
 from tests.runtime.replication.samples import failed_ledgers, ledger
@@ -421,7 +420,7 @@ def test_an_earlier_part_of_a_copy_is_verified_again_and_only_bad_entries_are_co
         cluster.copies["b3"][ledger_id] = earlier
         verified: list[int] = []
         config = ReplicationConfig()
-        replicator = StripeReplicator(
+        tools = CopyTools(
             cluster.ports,
             CopyReader(cluster.ports, config, lambda _: True),
             config,
@@ -433,7 +432,7 @@ def test_an_earlier_part_of_a_copy_is_verified_again_and_only_bad_entries_are_co
         keys = credentials(ledger_id)
         task = StripeTask(keys, metadata, fragment, 0, "b3", frozenset({"b1"}), copied_until=511)
 
-        outcome = await replicator.copy(task, LedgerActivity(ledger_id, 0))
+        outcome = await StripeReplicator(tools, task, LedgerActivity(ledger_id, 0)).run()
 
         assert outcome.is_complete
         assert sorted(cluster.asked("b3", "add")) == [7, 300, *range(512, 1024)]
@@ -460,7 +459,7 @@ def test_what_is_read_back_counts_for_the_rate_of_the_bookie(copied_until: int, 
         pacer = SharedPacer(cluster.clock)
         pacer.change(None, size_bytes // 20)
         config = ReplicationConfig()
-        replicator = StripeReplicator(
+        tools = CopyTools(
             cluster.ports,
             CopyReader(cluster.ports, config, lambda _: True),
             config,
@@ -470,7 +469,7 @@ def test_what_is_read_back_counts_for_the_rate_of_the_bookie(copied_until: int, 
         task = StripeTask(credentials(ledger_id), metadata, fragment, 0, "b3", frozenset({"b1"}), copied_until)
         started_ns = cluster.clock.monotonic_ns()
 
-        assert (await replicator.copy(task, LedgerActivity(ledger_id, 0))).is_complete
+        assert (await StripeReplicator(tools, task, LedgerActivity(ledger_id, 0)).run()).is_complete
 
         # The last batches are paid for after the end: 256 of 1,024 entries each.
         assert (cluster.clock.monotonic_ns() - started_ns) / 1e9 >= 20 * (passes - 0.5)

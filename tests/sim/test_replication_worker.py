@@ -17,7 +17,7 @@ from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.metadata.bookies.registration import BookieMode
 from bkctl.runtime.metadata.ledgers.layout import LedgerTree
 from bkctl.runtime.metadata.paths import Paths
-from bkctl.runtime.metadata.replication.lock import ReplicationLocks
+from bkctl.runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
 from bkctl.runtime.metadata.replication.recovery_notes import (
     DaemonNote,
     FailedLedgerNote,
@@ -28,6 +28,8 @@ from bkctl.runtime.metadata.replication.recovery_notes import (
 from bkctl.runtime.metadata.replication.switches import ReplicationSwitches
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.judge.ledger_result import LedgerResult
+from bkctl.runtime.replication.turn.turn import LedgerTurn
 from tests.counting_store import CountingStore
 from tests.runtime.replication.samples import ledger
 from tests.sim.autorecovery_cluster import (
@@ -490,24 +492,24 @@ def test_nothing_is_taken_while_autorecovery_is_disabled() -> None:
 
 
 def test_a_failed_ledger_is_tried_by_all_workers_together_with_pauses_that_double(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(cluster: RepairCluster) -> None:
         await cluster.start("b2", "b3")
         ledger_id = await marked(cluster, CLOSED, "b1")
         tried_s: list[float] = []
         workers, stores = [], []
+        run_locked = LedgerTurn.run_locked
+
+        async def noted(turn: LedgerTurn, lock: ReplicationLock) -> LedgerResult:
+            tried_s.append(cluster.clock.monotonic_ns() / 1e9)
+            return await run_locked(turn, lock)
+
+        monkeypatch.setattr(LedgerTurn, "run_locked", noted)
         for number in range(3):
             store, _ = await process_on(cluster)
             stores.append(store)
             worker = await worker_of_its_own(cluster, store, holder=f"host{number}")
-            run = worker._repairer.repair_locked
-
-            async def noted(*arguments: object, run: object = run) -> object:
-                tried_s.append(cluster.clock.monotonic_ns() / 1e9)
-                return await run(*arguments)  # type: ignore[operator]
-
-            worker._repairer.repair_locked = noted  # type: ignore[method-assign, assignment]
             workers.append(worker)
         async with serving(*workers):
             note = await until_failed(cluster, ledger_id)
@@ -583,6 +585,37 @@ def test_a_mark_is_cleared_if_only_accepted_losses_are_left(*, is_accepted: bool
             await cluster.clock.sleep(60)
             assert await marked_ids(cluster) == ([] if is_accepted else [ledger_id])
             assert (await failure_of(cluster, ledger_id) is None) is is_accepted
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("is_accepted", [True, False])
+@pytest.mark.parametrize("missing", ["b1", "b2"])
+def test_a_ledger_is_repaired_without_the_entries_that_were_accepted_as_lost(
+    missing: str, *, is_accepted: bool
+) -> None:
+    """It was closed without lost bookies, which it no longer names; a member is lost, or the copies of one in doubt."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b1", "b2", "b3", "b4")
+        ledger_id = await cluster.store(CLOSED)
+        for copies in cluster.copies.values():
+            for entry_id in (2, 3, 7):
+                copies.get(ledger_id, {}).pop(entry_id, None)
+        if is_accepted:
+            note = GivenUpNote(written_ms=1, member_since={"d1": 1}, lost=((2, 3), (7, 7)))
+            await RecoveryNotes(cluster.metadata_store, ROOT).given_up.put(str(ledger_id), note)
+        if missing == "b1":
+            await cluster.stop("b1")
+        else:
+            del cluster.copies["b2"][ledger_id][5]
+        await marks_of(cluster).mark(ledger_id, [missing])
+        async with serving(worker_on(cluster)):
+            await cluster.clock.sleep(60)
+        assert await marked_ids(cluster) == ([] if is_accepted else [ledger_id])
+        if is_accepted:
+            held = cluster.holds("b4" if missing == "b1" else "b2", ledger_id)
+            assert sorted(held) == [0, 1, 4, 5, 6, 8, 9]
 
     simulate(scenario)
 

@@ -10,8 +10,8 @@ from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.activity import LedgerActivity
 from bkctl.runtime.replication.copy.limits import SharedPacer
 from bkctl.runtime.replication.copy.reader import CopyReader
-from bkctl.runtime.replication.copy.stripe import StripeReplicator
-from bkctl.runtime.replication.copy.stripe_task import StripeOutcome, StripeTask
+from bkctl.runtime.replication.copy.stripe import StripeRewrite
+from bkctl.runtime.replication.copy.stripe_task import CopyTools, StripeOutcome, StripeTask
 from bkctl.runtime.replication.judge.fragments import EntryRange, fragments_naming
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from tests.runtime.client.fakes import credentials, payload
@@ -38,7 +38,7 @@ class Rewrites:
         self.unusable: dict[str, str] = {}
         self.requests_seen = 0
         self.lock_is_lost_after = 10**9
-        self._replicator = StripeReplicator(
+        self._tools = CopyTools(
             cluster.ports,
             copies,
             config,
@@ -51,7 +51,7 @@ class Rewrites:
         (index,) = fragment.bookie_indexes
         task = StripeTask(credentials(ledger_id), metadata, fragment, index, "b1", frozenset(), bad=bad or ALL)
         activity = LedgerActivity(ledger_id, 0)
-        return await self._replicator.copy(task, activity, self._require_lock, self.unusable)
+        return await StripeRewrite(self._tools, task, activity, self._require_lock, self.unusable).run()
 
     def _require_lock(self) -> None:
         self.requests_seen += 1

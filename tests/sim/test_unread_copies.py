@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig
-from bkctl.runtime.autorecovery.copy_rounds import REPEATS_MAX
+from bkctl.runtime.autorecovery.copy_check import REPEATS_MAX
 from bkctl.runtime.metadata.replication.recovery_notes import CopyCheckNote, LedgerCount
 from bkctl.runtime.metadata.replication.switches import PeriodicCheck
 from bkctl.runtime.protocol.status import Status

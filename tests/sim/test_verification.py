@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bkctl.commands.ledger.verify_progress import VerifyProgress
+from bkctl.commands.ledger.verify import VerifyProgress
 from bkctl.commands.progress import Silence
 from bkctl.runtime.ledger.metadata import LedgerState
 from bkctl.runtime.ledger.write_set import is_in_write_set

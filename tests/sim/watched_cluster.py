@@ -32,8 +32,7 @@ from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.store import CheckNode, NodeStat, NodeWrite
 from bkctl.runtime.ports import AddDone, BookieInfo, Clock, LacReply, ReadReply
 from bkctl.runtime.protocol.status import Status
-from bkctl.runtime.replication.run.recovery import BookieRecovery
-from bkctl.runtime.replication.run.recovery_report import RecoveryReport
+from bkctl.runtime.replication.run.recovery import BookieRecovery, RecoveryReport
 from bkctl.storage.errors import BkctlError
 from tests.sim.bookies import BookieRequest, ModelBookies
 from tests.sim.loop import VirtualClock

@@ -105,7 +105,10 @@ class LedgerHandles:
             raise DeletionPendingError(f"ledger {ledger_id} was deleted, and no checkpoint has finished since")
         if not engine.rows.has_room and not engine.rows.holds_key(ledger_id, master_key):
             raise _no_room(ledger_id)
+        is_new = ledger_id not in engine.rows and not engine.negatives_are_unknown
         engine.rows.set_master_key(ledger_id, master_key)
+        if is_new:  # the first read need not look for its last entry on the disk
+            engine.note_last_stored(ledger_id, None, engine.read_generation)
         row = engine.rows.find(ledger_id)
         assert row is not None, "set_master_key creates the row"
         if row.master_key != master_key:

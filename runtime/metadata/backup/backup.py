@@ -215,8 +215,6 @@ async def read_maintenance(store: MetadataStore, root: str) -> dict[str, Mainten
 
 
 class _Count:
-    """Totals for one child of the root."""
-
     def __init__(self, name: str) -> None:
         self.name = name
         self._nodes = 0

@@ -230,8 +230,7 @@ class ClusterRestore:
 
     async def preview(self, reader: ArchiveReader) -> AsyncIterator[NodeFate]:
         """What ``run`` would do to each node in the current state."""
-        fates = pipelined(each_of(reader.nodes()), self._preview_node, WINDOW)
-        async with contextlib.aclosing(fates):
+        async with contextlib.aclosing(pipelined(each_of(reader.nodes()), self._preview_node, WINDOW)) as fates:
             async for fate in fates:
                 yield fate
 
@@ -240,8 +239,7 @@ class ClusterRestore:
         if self._target.is_fresh:
             await self._begin()
         await self._stop_deletion()
-        fates = pipelined(each_of(reader.nodes()), self._restore_node, WINDOW)
-        async with contextlib.aclosing(fates):
+        async with contextlib.aclosing(pipelined(each_of(reader.nodes()), self._restore_node, WINDOW)) as fates:
             async for fate in fates:
                 yield fate
         await self._restore_logs(reader)
@@ -264,7 +262,6 @@ class ClusterRestore:
         return new_ids
 
     async def _has_generators(self) -> bool:
-        """Whether the cluster's id generators still exist."""
         if self._target.is_fresh:
             return False
         if self._archive.tree is LedgerTree.FLAT:

@@ -36,7 +36,7 @@ from bkctl.runtime.metadata.doctor.places import Kind, Place, is_below_stray, pl
 from bkctl.runtime.metadata.doctor.rules import Surroundings, examine
 from bkctl.runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, choose_tree, read_layout
 from bkctl.runtime.metadata.paths import READ_ONLY, Paths
-from bkctl.runtime.metadata.replication.audit_request import AuditRequest
+from bkctl.runtime.metadata.replication.switches import AuditRequest
 from bkctl.runtime.metadata.store import MetadataStore, Node
 from bkctl.runtime.metadata.tree import walk_tree
 from bkctl.runtime.ports import Clock
@@ -215,8 +215,6 @@ class _PermittedReads:
 
 
 class _Examination:
-    """One pass over a cluster."""
-
     def __init__(
         self,
         store: MetadataStore,

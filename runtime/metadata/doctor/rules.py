@@ -6,17 +6,18 @@ walk itself (``doctor``).
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator
 
 import msgspec
 
 from bkctl.runtime.errors import MetadataFormatError
-from bkctl.runtime.ledger.metadata import is_valid_bookie_id
+from bkctl.runtime.ledger.metadata import LedgerMetadata, is_valid_bookie_id
+from bkctl.runtime.ledger.metadata_format import MissingEndError, NewerFormatError, decode_unsound_metadata
 from bkctl.runtime.metadata.bookies.service_info import decode_service_info
 from bkctl.runtime.metadata.cluster.root import RESTORE_MARK
 from bkctl.runtime.metadata.doctor.catalogue import MetadataFinding, finding
-from bkctl.runtime.metadata.doctor.ledgers import examine_ledger
 from bkctl.runtime.metadata.doctor.places import FORBIDDEN_LEDGER_ID, Kind, Place
 from bkctl.runtime.metadata.ledgers.ids import HIGH_ORDER_MAX
 from bkctl.runtime.metadata.ledgers.layout import SHORT_ID_LIMIT, LedgerTree, decode_layout
@@ -30,7 +31,8 @@ from bkctl.runtime.metadata.replication.format import (
 )
 from bkctl.runtime.metadata.replication.switches import PeriodicCheck, parse_delay
 from bkctl.runtime.metadata.store import Node
-from bkctl.storage.words import capitalized, counted, duration
+from bkctl.storage.ids import INVALID_ENTRY_ID
+from bkctl.storage.words import capitalized, counted, duration, listed
 
 DISABLED_LONG_MS = 24 * 60 * 60 * 1000
 """If replication is off for longer, the operator has probably forgotten it."""
@@ -225,19 +227,14 @@ def _examine_mark(path: str, place: Place, node: Node, _: Surroundings) -> Itera
             yield finding("invalid-bookie-in-mark", path, problem, place.number)
 
 
-def _examine_lock(path: str, place: Place, node: Node, _: Surroundings) -> Iterator[MetadataFinding]:
-    try:
-        decode_lock(node.data)
-    except MetadataFormatError as error:
-        yield finding("unreadable-lock", path, sentence(error), place.number)
+def _unreadable(rule_id: str, decode: Callable[[bytes], object]) -> Rules:
+    def examine_bytes(path: str, place: Place, node: Node, _: Surroundings) -> Iterator[MetadataFinding]:
+        try:
+            decode(node.data)
+        except MetadataFormatError as error:
+            yield finding(rule_id, path, sentence(error), place.number if place.kind is Kind.LOCK else None)
 
-
-def _examine_vote(path: str, place: Place, node: Node, _: Surroundings) -> Iterator[MetadataFinding]:
-    decode = decode_pulsar_auditor if place.kind is Kind.PULSAR_AUDITOR else decode_vote
-    try:
-        decode(node.data)
-    except MetadataFormatError as error:
-        yield finding("unreadable-vote", path, sentence(error))
+    return examine_bytes
 
 
 def _examine_election(path: str, _: Place, node: Node, __: Surroundings) -> Iterator[MetadataFinding]:
@@ -279,19 +276,12 @@ def _examine_check_time(path: str, _: Place, node: Node, __: Surroundings) -> It
         )
 
 
-def _examine_replication_layout(path: str, _: Place, node: Node, __: Surroundings) -> Iterator[MetadataFinding]:
-    try:
-        check_layout(node.data)
-    except MetadataFormatError as error:
-        yield finding("replication-layout-unreadable", path, sentence(error))
-
-
 def _examine_health_check(path: str, _: Place, __: Node, ___: Surroundings) -> Iterator[MetadataFinding]:
     yield finding("health-check-disabled", path, "The bookie health check of clients is disabled.")
 
 
 _SWITCHES: dict[str, Rules] = {
-    "LAYOUT": _examine_replication_layout,
+    "LAYOUT": _unreadable("replication-layout-unreadable", check_layout),
     "disable": _examine_disabled,
     "lostBookieRecoveryDelay": _examine_delay,
     "disableHealthCheck": _examine_health_check,
@@ -313,10 +303,10 @@ _RULES: dict[Kind, Rules] = {
     Kind.STRAY_IN_LEDGERS: _examine_stray,
     Kind.MARK_DIRECTORY: _examine_mark_directory,
     Kind.MARK: _examine_mark,
-    Kind.LOCK: _examine_lock,
+    Kind.LOCK: _unreadable("unreadable-lock", decode_lock),
     Kind.ELECTION: _examine_election,
-    Kind.VOTE: _examine_vote,
-    Kind.PULSAR_AUDITOR: _examine_vote,
+    Kind.VOTE: _unreadable("unreadable-vote", decode_vote),
+    Kind.PULSAR_AUDITOR: _unreadable("unreadable-vote", decode_pulsar_auditor),
     Kind.SWITCH: _examine_switch,
     Kind.STRAY: _examine_stray,
     Kind.STRAY_AT_ROOT: _examine_stray_at_root,
@@ -338,3 +328,95 @@ def sentence(error: MetadataFormatError) -> str:
     """The error message for unreadable bytes, as a sentence on one line."""
     text = str(error).replace("\n", " ")
     return f"{capitalized(text[:300]).rstrip('.')}."
+
+
+Fault = tuple[str, str]
+"""Id of the rule, and the sentence that describes the problem."""
+
+
+def examine_ledger(path: str, ledger_id: int, data: bytes) -> Iterator[MetadataFinding]:
+    """All problems of one ledger's bytes."""
+    try:
+        metadata = decode_unsound_metadata(data)
+    except MissingEndError:
+        yield finding("closed-without-end", path, "It is closed, but has no last entry id.", ledger_id)
+        return
+    except NewerFormatError as error:
+        yield finding("newer-ledger-format", path, f"Not understood as {error}.", ledger_id)
+        return
+    except MetadataFormatError as error:
+        text = str(error).replace("\n", " ")[:300].rstrip(".")
+        yield finding("unreadable-ledger", path, f"Cannot be parsed as {text}.", ledger_id)
+        return
+    for find in _FAULTS:
+        for rule_id, problem in find(metadata):
+            yield finding(rule_id, path, problem, ledger_id)
+
+
+def _quorum_faults(metadata: LedgerMetadata) -> Iterator[Fault]:
+    sizes = (metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size)
+    if not sizes[0] >= sizes[1] >= sizes[2] > 0:
+        yield "quorums-out-of-order", "Ensemble, write and ack quorum are {}, {} and {}.".format(*sizes)
+    elif sizes[1] > sizes[2] == 1:
+        yield "ledger-ack-quorum-one", f"One of {sizes[1]} copies is enough to acknowledge an entry."
+
+
+def _digest_faults(metadata: LedgerMetadata) -> Iterator[Fault]:
+    if metadata.password is not None and metadata.digest_type is None:
+        yield "password-without-digest", "It has a password, but no digest type."
+    if metadata.format_version == 1:
+        yield "ledger-format-one", "It is stored in version 1, without password and digest type."
+
+
+def _segment_faults(metadata: LedgerMetadata) -> Iterator[Fault]:
+    starts = [segment.first_entry_id for segment in metadata.segments]
+    if not starts:
+        yield "ledger-without-segment", "It has no segment, so no bookie."
+        return
+    if starts[0] != 0:
+        yield "first-segment-not-at-zero", f"The first segment starts at entry {starts[0]}."
+    for start, following in itertools.pairwise(starts):
+        if following <= start:
+            yield "segments-out-of-order", f"A segment at entry {following} follows one at entry {start}."
+            break
+
+
+def _ensemble_faults(metadata: LedgerMetadata) -> Iterator[Fault]:
+    invalid: dict[str, None] = {}
+    for segment in metadata.segments:
+        if len(segment.ensemble) != metadata.ensemble_size:
+            counts = f"{len(segment.ensemble)} bookies instead of {metadata.ensemble_size}"
+            yield "ensemble-size-mismatch", f"The segment at entry {segment.first_entry_id} has {counts}."
+            break
+    for segment in metadata.segments:
+        if len(set(segment.ensemble)) < len(segment.ensemble):
+            twice = next(each for each in segment.ensemble if segment.ensemble.count(each) > 1)
+            problem = f"The segment at entry {segment.first_entry_id} has bookie {twice!r} more than once."
+            yield "duplicate-bookie-in-ensemble", problem
+            break
+    for segment in metadata.segments:
+        invalid.update(dict.fromkeys(each for each in segment.ensemble if not is_valid_bookie_id(each)))
+    if invalid:
+        names = listed([repr(each[:100]) for each in invalid])
+        yield "invalid-bookie-in-ledger", f"It has invalid bookie ids: {names}."
+
+
+def _end_faults(metadata: LedgerMetadata) -> Iterator[Fault]:
+    if not metadata.is_closed:
+        return
+    last = metadata.last_entry_id
+    if metadata.entry_count is None or metadata.length < 0 or (last == INVALID_ENTRY_ID and metadata.length > 0):
+        yield "impossible-end", f"It is closed at entry {last} with {metadata.length} bytes."
+    # The last segment may be empty: a writer may replace bookies and close before the next entry.
+    elif metadata.segments and last + 1 < metadata.segments[-1].first_entry_id:
+        start = metadata.segments[-1].first_entry_id
+        yield "end-before-last-segment", f"It is closed at entry {last}, but its last segment starts at entry {start}."
+
+
+_FAULTS: tuple[Callable[[LedgerMetadata], Iterator[Fault]], ...] = (
+    _quorum_faults,
+    _digest_faults,
+    _segment_faults,
+    _ensemble_faults,
+    _end_faults,
+)

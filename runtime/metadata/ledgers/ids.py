@@ -206,8 +206,7 @@ async def _turn_counter(
     number = await step()
     if id_max - number > _STEPS_MAX:
         return None
-    steps = pipelined(each_of(range(id_max - number)), step, WINDOW)
-    async with contextlib.aclosing(steps):
+    async with contextlib.aclosing(pipelined(each_of(range(id_max - number)), step, WINDOW)) as steps:
         async for reached in steps:
             number = max(number, reached)
     return number + 1

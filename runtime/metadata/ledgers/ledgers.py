@@ -29,9 +29,18 @@ from bkctl.runtime.errors import (
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.metadata_format import decode_ledger_metadata, encode_ledger_metadata
 from bkctl.runtime.metadata.ledgers.ids import LedgerIdGenerator
-from bkctl.runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, choose_tree, encode_layout, read_layout
+from bkctl.runtime.metadata.ledgers.layout import (
+    LedgerLayout,
+    LedgerNode,
+    LedgerTree,
+    choose_tree,
+    encode_layout,
+    find_foreign_branch,
+    interior_children,
+    node_at,
+    read_layout,
+)
 from bkctl.runtime.metadata.ledgers.listing import LedgerListing, PartListing
-from bkctl.runtime.metadata.ledgers.nodes import LedgerNode, find_foreign_branch, interior_children, node_at
 from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.pipeline import pipelined
 from bkctl.runtime.metadata.pulsar_migration import MigrationWatch
@@ -323,16 +332,14 @@ class LedgerStore:
         Lists all that were created before the call; may list some that are deleted meanwhile. ClusterNotFoundError, and
         the error of a node that cannot be listed, so that an incomplete list never looks complete.
         """
-        buckets = self._buckets(subtree, window)
-        async with contextlib.aclosing(buckets):
+        async with contextlib.aclosing(self._buckets(subtree, window)) as buckets:
             async for ids in buckets:
                 for ledger_id in ids:
                     yield ledger_id
 
     async def count(self, subtree: str | None = None) -> int:
         """Number of ids that ``list_ids`` yields."""
-        buckets = self._buckets(subtree, WINDOW)
-        async with contextlib.aclosing(buckets):
+        async with contextlib.aclosing(self._buckets(subtree, WINDOW)) as buckets:
             return sum([len(ids) async for ids in buckets])
 
     def list_parts(self, *, window: int = WINDOW) -> AsyncGenerator[PartListing, None]:
@@ -343,8 +350,7 @@ class LedgerStore:
         start = node_at(self._tree, subtree or "")
         if start is None:
             raise ValueError(f"{subtree!r} is not a subtree of a {self._tree.value} ledger tree")
-        parts = self._listing(window).buckets(start)
-        async with contextlib.aclosing(parts):
+        async with contextlib.aclosing(self._listing(window).buckets(start)) as parts:
             async for part in parts:
                 if part.error is not None:
                     raise part.error

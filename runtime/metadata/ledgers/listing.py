@@ -21,8 +21,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 import msgspec
 
 from bkctl.runtime.errors import ClusterNotFoundError, ConfigurationError, MetadataError, NoNodeError
-from bkctl.runtime.metadata.ledgers.layout import LedgerTree
-from bkctl.runtime.metadata.ledgers.nodes import LedgerNode, interior_children, ledgers_in, root_node
+from bkctl.runtime.metadata.ledgers.layout import LedgerNode, LedgerTree, interior_children, ledgers_in, root_node
 from bkctl.runtime.metadata.pipeline import each_of, pipelined
 from bkctl.runtime.metadata.store import MetadataStore
 from bkctl.storage.errors import BkctlError
@@ -47,8 +46,6 @@ class PartListing(msgspec.Struct, frozen=True):
 
 
 class _Listed(msgspec.Struct, frozen=True, gc=False):
-    """Answer for one node."""
-
     node: LedgerNode
     names: list[str] = []
     error: MetadataError | None = None
@@ -81,8 +78,7 @@ class LedgerListing:
     async def parts(self) -> AsyncGenerator[PartListing, None]:
         """Contiguous parts that cover every possible id. An error becomes a part with the error; it is not raised."""
         cover = RangeCover()
-        listed = self.buckets(root_node(self._tree))
-        async with contextlib.aclosing(listed):
+        async with contextlib.aclosing(self.buckets(root_node(self._tree))) as listed:
             try:
                 async for part in listed:
                     for covering in cover.add(part):

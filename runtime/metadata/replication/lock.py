@@ -310,7 +310,6 @@ class ReplicationLocks:
             self._watch_later(lock)
 
     def _forget(self, lock: ReplicationLock) -> None:
-        """Its node is gone."""
         if lock.is_held:
             lock.note_lost()
             del self._held[lock.ledger_id]

@@ -64,12 +64,14 @@ class GivenUpNote(msgspec.Struct, frozen=True, kw_only=True):
     keeps entries which only such bookies had.
 
     ``member_since``: when the cookie of each of them was created, in ms since 1970; None: it had none. With another
-    cookie it is a new, empty bookie. ``user``: who accepted the loss; empty in notes of an older bkctl.
+    cookie it is a new, empty bookie. ``user``: who accepted the loss; empty in notes of an older bkctl. ``lost``: the
+    first and the last entry of each range before its end of which no bookie had a copy when it was closed.
     """
 
     written_ms: int
     member_since: dict[str, int | None]
     user: str = ""
+    lost: tuple[tuple[int, int], ...] = ()
 
 
 def bookies_given_up(note: GivenUpNote | None) -> Collection[str]:

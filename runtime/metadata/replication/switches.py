@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import enum
 import re
 from collections.abc import Callable
@@ -17,7 +18,34 @@ from bkctl.runtime.errors import BadVersionError, ConflictError, MetadataFormatE
 from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.replication.directories import UnderReplicationTree
 from bkctl.runtime.metadata.replication.format import decode_check_time, encode_check_time
-from bkctl.runtime.metadata.store import ANY_VERSION, MetadataStore, Node, Watch, decode_node, find_node
+from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes, notes_path
+from bkctl.runtime.metadata.store import ANY_VERSION, MetadataStore, Node, Versioned, Watch, decode_node, find_node
+from bkctl.storage.json_text import JsonTextError, decode_json
+
+
+class SwitchNote(msgspec.Struct, frozen=True):
+    """Who disabled replication, why, and the intended end; None: not given."""
+
+    by: str | None = None
+    reason: str | None = None
+    until: str | None = None
+
+    def is_overdue(self, now_ms: int) -> bool:
+        """Whether replication should be enabled again by now."""
+        try:
+            moment = datetime.datetime.fromisoformat(self.until or "")
+        except ValueError:
+            return False
+        return moment.tzinfo is not None and moment.timestamp() * 1000 < now_ms
+
+
+def decode_note(data: bytes) -> SwitchNote:
+    """The note; an empty one if the data is something else."""
+    try:
+        return decode_json(data, SwitchNote)
+    except JsonTextError:
+        return SwitchNote()
+
 
 DELAY_S_MAX = 2**31 - 1
 """Java reads the delay as an int of 32 bits."""
@@ -225,3 +253,40 @@ def parse_delay(data: bytes) -> int | None:
 
 def _contended(path: str) -> ConflictError:
     return ConflictError(f"{path}: other processes keep changing it: stop them, then try again")
+
+
+class AuditRequest:
+    """The node that asks bkctl's auditor to audit now, next to the notes of autorecovery.
+
+    Java's auditor audits when its delay is written again. bkctl's does so too, but never creates that node.
+    """
+
+    def __init__(self, store: MetadataStore, root: str) -> None:
+        self._store = store
+        self._notes = RecoveryNotes(store, root)
+        self.path = f"{notes_path(root)}/audit"
+
+    async def is_understood(self) -> bool:
+        """Whether a daemon of bkctl says that it is the auditor. One operation, and one for each daemon."""
+        async with contextlib.aclosing(self._notes.daemons.all()) as daemons:
+            return any([isinstance(note, Versioned) and note.value.is_auditor async for _, note in daemons])
+
+    async def send(self) -> None:
+        """Ask for an audit. One operation, two the first time."""
+        try:
+            await self._store.set(self.path, b"", ANY_VERSION)
+        except NoNodeError:
+            with contextlib.suppress(NodeExistsError):  # another operator asks at this moment
+                await self._store.create(self.path, make_parents=True, is_open_acl=True)
+
+    def watch(self, callback: Callable[[], None]) -> Watch:
+        """Call back after each request from now on. Several in quick succession may count as one."""
+        last: tuple[int, int] | None = (-1, -1)  # not read yet
+
+        def on_change(node: Node | None) -> None:
+            nonlocal last
+            before, last = last, (node.stat.ctime_ms, node.stat.version) if node is not None else None
+            if node is not None and before not in {(-1, -1), last}:
+                callback()
+
+        return self._store.watch_node(self.path, on_change)

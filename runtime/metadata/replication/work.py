@@ -119,7 +119,6 @@ class ReplicationWork:
         self._on_change()
 
     async def _watch_for(self, path: str) -> None:
-        """Report the creation of a node."""
         on_change = self._watcher(path)
         if on_change is not None and await self._store.exists(path, on_change) is not None:
             self._on_change()

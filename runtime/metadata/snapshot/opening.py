@@ -7,6 +7,7 @@ the middle; so it is unpacked first, and a backup is rewritten as a snapshot. Zo
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gzip
 import io
@@ -119,11 +120,8 @@ class LocalPath(NamedTuple):
 
     def ends(self) -> tuple[bytes, bytes]:
         """The first and the last bytes of the file."""
-        file = self.fs.open(self.path)
-        try:
+        with contextlib.closing(self.fs.open(self.path)) as file:
             return file.pread(ENDS_BYTES, 0), file.pread(ENDS_BYTES, max(0, file.size() - ENDS_BYTES))
-        finally:
-            file.close()
 
     def __str__(self) -> str:
         return self.path
@@ -143,8 +141,7 @@ def open_plain(fs: FileSystem, path: str, directory: str, *, shown: str | None =
     """
     # Executors have the files of all audits of a session in one directory: their names must differ.
     copy = f"{directory}/{os.path.basename(directory)}.snapshot"
-    file = fs.open(path)
-    try:
+    with contextlib.closing(fs.open(path)) as file:
         beginning = file.pread(len(_SNAPPY), 0)
         if beginning.startswith(_GZIP):
             parts: Iterable[bytes] = _gunzip(file, shown or path)
@@ -155,8 +152,6 @@ def open_plain(fs: FileSystem, path: str, directory: str, *, shown: str | None =
         else:
             return PlainFile(path, is_original=True)
         return PlainFile(_write(fs, copy, _checked(parts, file.size(), shown or path)))
-    finally:
-        file.close()
 
 
 def _plain_backup(fs: FileSystem, path: str, target: str, size: int, shown: str) -> PlainFile:

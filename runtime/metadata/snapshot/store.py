@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn
 
 from bkctl.runtime.errors import MetadataError, NoNodeError, RefusedError
-from bkctl.runtime.metadata.measures import MetadataMeasures
 from bkctl.runtime.metadata.snapshot.format import FileNode
-from bkctl.runtime.metadata.store import ANY_VERSION, Node, NodeStat, NodeWrite, Watch, get_each
+from bkctl.runtime.metadata.store import ANY_VERSION, MetadataMeasures, Node, NodeStat, NodeWrite, Watch, get_each
 
 
 class FileStore:

@@ -123,13 +123,14 @@ def find_zookeeper_jars() -> str:
     return os.pathsep.join(os.path.join(directory, name) for name in names)
 
 
-def _require_free(port: int) -> None:
+def require_free(port: int, title: str) -> None:
+    """PortInUseError if another process listens there; ``title`` is the server that needs the port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
         except OSError as error:
-            raise PortInUseError(f"port {port} is in use: ZooKeeper cannot listen on {LOOPBACK}:{port}") from error
+            raise PortInUseError(f"port {port} is in use: {title} cannot listen on it") from error
 
 
 def _prepare_directory(data_directory: str, log_path: str | None) -> tuple[str, str]:
@@ -237,7 +238,7 @@ class EmbeddedZooKeeper:
         # Check everything that can fail before creating anything: a failed start leaves no directory.
         command = server_command()
         if port:
-            _require_free(port)
+            require_free(port, "ZooKeeper")
         data_directory, log_path = _prepare_directory(data_directory, log_path)
         for _ in range(1 if port else _PORT_ATTEMPTS_MAX):
             chosen_port = port or choose_server_ports(1)[0]

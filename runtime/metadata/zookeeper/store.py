@@ -31,10 +31,10 @@ from bkctl.runtime.errors import (
     NodeExistsError,
     NoNodeError,
 )
-from bkctl.runtime.metadata.measures import MetadataMeasures
 from bkctl.runtime.metadata.store import (
     ANY_VERSION,
     CLOSE_TIMEOUT_S,
+    MetadataMeasures,
     Node,
     NodeStat,
     NodeWrite,
@@ -46,9 +46,8 @@ from bkctl.runtime.metadata.store import (
 from bkctl.runtime.metadata.zookeeper import access
 from bkctl.runtime.metadata.zookeeper.connect_failures import ConnectFailures, WaitReports
 from bkctl.runtime.metadata.zookeeper.errors import translate
-from bkctl.runtime.metadata.zookeeper.multi_read import MultiReader
 from bkctl.runtime.metadata.zookeeper.threads import LoopHandler, server_addresses
-from bkctl.runtime.metadata.zookeeper.transactions import Transaction, begin_request, node_stat, stats_of
+from bkctl.runtime.metadata.zookeeper.transactions import MultiReader, Transaction, begin_request, node_stat, stats_of
 from bkctl.runtime.metadata.zookeeper.watches import StandingWatch, Watcher, one_shot
 from bkctl.storage.measures import Outcomes
 

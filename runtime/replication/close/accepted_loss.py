@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 import msgspec
@@ -41,11 +42,10 @@ from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
 from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.metadata.store import CheckNode, Versioned
 from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.copy.gaps import OutsideBookies
 from bkctl.runtime.replication.copy.limits import SharedPacer
-from bkctl.runtime.replication.copy.outside import OutsideBookies
 from bkctl.runtime.replication.copy.reader import CopyReader, batch_entries_max, reason_of
-from bkctl.runtime.replication.copy.stripe_task import CopyTools
-from bkctl.runtime.replication.copy.writer import worst_of
+from bkctl.runtime.replication.copy.stripe_task import CopyTools, worst_of
 from bkctl.runtime.replication.judge.copies import Copy, CopyState, compared_copies
 from bkctl.runtime.replication.judge.fragments import EntryRange, EntryRangeSet, in_and_out_of
 from bkctl.runtime.replication.survey.loss_proof import why_not_given_up
@@ -113,12 +113,15 @@ class LossClose:
         return max(*known, *(each.entry.entry_id for each in kept.values() if each.entry is not None))
 
     async def close(
-        self, ledger_id: int, stored: Versioned[LedgerMetadata], before_close: Callable[[], Awaitable[None]]
+        self,
+        ledger_id: int,
+        stored: Versioned[LedgerMetadata],
+        before_close: Callable[[Sequence[EntryRange]], Awaitable[None]],
     ) -> tuple[Versioned[LedgerMetadata], AcceptedLoss | None]:
         """Close it; returns the closed metadata, and None if another process closed it.
 
-        ``before_close`` is called before the compare-and-set; its errors stop it. Raises BookieError if a member does
-        not answer, LedgerRecoveryError, NotEnoughBookiesError, LedgerNotFoundError, MetadataError.
+        ``before_close`` is called with the holes before the compare-and-set; its errors stop it. Raises BookieError if
+        a member does not answer, LedgerRecoveryError, NotEnoughBookiesError, LedgerNotFoundError, MetadataError.
         """
         local = LocalCopy(stored)
         snapshot = await self._update(
@@ -132,7 +135,8 @@ class LossClose:
         length = found.length
         if length is None:
             length = await self._length_before(ledger_id, snapshot, min(end, first_entry_id - 1))
-        await before_close()
+        holes = found.holes.ranges()
+        await before_close(holes)
         if (reason := await self._why_not_given_up(snapshot)) is not None:
             raise LedgerRecoveryError(ledger_id, f"{reason}; it stays in recovery: run bkctl ledger close {ledger_id}")
         segment = Segment(first_entry_id, found.ensemble)
@@ -145,7 +149,6 @@ class LossClose:
         closed = await self._update(ledger_id, local, lambda metadata: not metadata.is_closed, transform)
         if (closed.last_entry_id, closed.last_segment) != (end, segment):
             return local.current, None
-        holes = found.holes.ranges()
         loss = AcceptedLoss(
             bookie_ids=self.lost_members(snapshot),
             entries=found.entries,
@@ -296,36 +299,29 @@ class LossClose:
             raise LedgerRecoveryError(ledger_id, left) from error
 
 
+@dataclasses.dataclass(eq=False)
 class _SegmentCopy:
     """Reads the last segment from all bookies that may have it, and completes the copies on the new ensemble.
 
     The copies are the bytes of the writer. So a copy of an earlier attempt on a new member is as good as any other.
-    It has what was found so far: ``length``, up to the last good entry, and the number of good ``entries``.
+    It has what was found so far: ``length``, up to the last good entry, and the number of good ``entries``. ``kept``:
+    other bookies that have entries of the ledger. ``known``: the highest entry that was seen, or that is confirmed; at
+    first at least the one before the segment.
     """
 
-    def __init__(
-        self,
-        tools: CopyTools,
-        ledger_id: int,
-        metadata: LedgerMetadata,
-        ensemble: tuple[str, ...],
-        lost: frozenset[str],
-        kept: Sequence[str],
-        known: int,
-    ) -> None:
-        """``kept``: other bookies that have entries of the ledger. ``known``: the highest entry that the members have
-        or know as confirmed, at least the one before the segment."""
-        self._tools = tools
-        self._metadata = metadata
-        self._old = metadata.last_segment.ensemble
-        self.ensemble = ensemble
-        self._lost = lost
-        self._kept = kept
-        self._sources = {*self._old, *kept}
-        self._credentials = credentials_of(ledger_id, metadata)
-        self.known = known
-        """The highest entry that was seen, or that is confirmed."""
-        self._last_good = metadata.last_segment.first_entry_id - 1
+    tools: CopyTools
+    ledger_id: int
+    metadata: LedgerMetadata
+    ensemble: tuple[str, ...]
+    lost: frozenset[str]
+    kept: Sequence[str]
+    known: int
+
+    def __post_init__(self) -> None:
+        self._old = self.metadata.last_segment.ensemble
+        self._sources = {*self._old, *self.kept}
+        self._credentials = credentials_of(self.ledger_id, self.metadata)
+        self._last_good = self.metadata.last_segment.first_entry_id - 1
         self.length: int | None = None
         self.entries = 0
         self.holes = EntryRangeSet()
@@ -334,12 +330,12 @@ class _SegmentCopy:
 
     async def run(self) -> None:
         """Copy all entries; LedgerRecoveryError if a bookie that may have an entry gives no answer for it."""
-        entry_id = self._metadata.last_segment.first_entry_id
+        entry_id = self.metadata.last_segment.first_entry_id
         batch_size, largest_bytes, barren = _FIRST_BATCH, 0, 0
         while (limit := min(self.known + READ_AHEAD_ENTRIES, ENTRY_ID_MAX)) >= entry_id:
             entry_ids = range(entry_id, min(entry_id + batch_size - 1, limit) + 1)
             wanted = {each: self._members(each) for each in entry_ids}
-            copies = await self._tools.copies.read_each(wanted, self._credentials)
+            copies = await self.tools.copies.read_each(wanted, self._credentials)
             missing: dict[str, dict[int, bytes]] = {}
             for each in entry_ids:
                 judged = self._judged(each, copies[each])
@@ -363,23 +359,23 @@ class _SegmentCopy:
     async def _after_gap(self, entry_id: int, barren: int) -> int:
         """Where to go on after ``barren`` entries without a good copy: an entry may claim any end, like 2**62."""
         ledger_id = self._credentials.ledger_id
-        members = {*self._sources, *self.ensemble} - self._lost
-        lists = await asyncio.gather(*(self._tools.copies.list_of(each, ledger_id) for each in members))
+        members = {*self._sources, *self.ensemble} - self.lost
+        lists = await asyncio.gather(*(self.tools.copies.list_of(each, ledger_id) for each in members))
         if None not in lists:
             following = (each.first_from(entry_id) for each in lists if each is not None)
             return min((each for each in following if each is not None), default=ENTRY_ID_MAX + 1)
-        if barren >= self._tools.config.barren_entries_max:
+        if barren >= self.tools.config.barren_entries_max:
             raise LedgerRecoveryError(ledger_id, f"no bookie has a good copy of the {barren} entries before {entry_id}")
         return entry_id
 
     def _write_set(self, entry_id: int, ensemble: tuple[str, ...]) -> list[str]:
-        indexes = write_set(entry_id, self._metadata.ensemble_size, self._metadata.write_quorum_size)
+        indexes = write_set(entry_id, self.metadata.ensemble_size, self.metadata.write_quorum_size)
         return [ensemble[index] for index in indexes]
 
     def _members(self, entry_id: int) -> list[str]:
         """The bookies that may have the entry, and those that are to have it."""
         members = self._write_set(entry_id, self._old) + self._write_set(entry_id, self.ensemble)
-        return [each for each in dict.fromkeys([*members, *self._kept]) if each not in self._lost]
+        return [each for each in dict.fromkeys([*members, *self.kept]) if each not in self.lost]
 
     def _judged(self, entry_id: int, copies: Mapping[str, Copy]) -> list[Copy]:
         """The copies of an entry as they count; a bookie that gave no answer proves nothing."""
@@ -413,7 +409,7 @@ class _SegmentCopy:
             state = states[bookie_id]
             if state is CopyState.PRESENT:
                 continue
-            if state is CopyState.MISSING or await self._tools.software.is_bkctl(bookie_id):
+            if state is CopyState.MISSING or await self.tools.software.is_bkctl(bookie_id):
                 bookie_ids.append(bookie_id)
             elif bookie_id in self._old:
                 self.corrupt_left.setdefault(bookie_id, []).append(entry_id)
@@ -423,13 +419,13 @@ class _SegmentCopy:
 
     async def _write(self, bookie_id: str, bodies: Mapping[int, bytes]) -> None:
         """Write the entries to the bookie and read them back; _MemberFailedError."""
-        failures = await self._tools.writer.add(bookie_id, self._credentials, list(bodies.items()), is_patient=True)
+        failures = await self.tools.writer.add(bookie_id, self._credentials, list(bodies.items()), is_patient=True)
         if failures:
-            self._tools.ports.suspects.add(bookie_id)
+            self.tools.ports.suspects.add(bookie_id)
             raise _MemberFailedError(
-                bookie_id, reason_of(self._tools.ports.bookies.error_of(worst_of(failures), bookie_id))
+                bookie_id, reason_of(self.tools.ports.bookies.error_of(worst_of(failures), bookie_id))
             )
-        written = await self._tools.copies.read_many(bookie_id, self._credentials, list(bodies))
+        written = await self.tools.copies.read_many(bookie_id, self._credentials, list(bodies))
         for copy, body in zip(written, bodies.values(), strict=True):
             if copy.body != body:
                 raise _MemberFailedError(bookie_id, f"a new copy cannot be read back: {copy.reason or 'it differs'}")

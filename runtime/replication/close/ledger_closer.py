@@ -29,8 +29,9 @@ from bkctl.runtime.metadata.replication.lock import ReplicationLocks
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.replication.close.accepted_loss import AcceptedLoss, LossClose, bare_reason
 from bkctl.runtime.replication.judge.closability import CloseFailure, why_not_closable, why_not_closed, why_refused
+from bkctl.runtime.replication.judge.fragments import EntryRange
 from bkctl.runtime.replication.survey.loss_proof import why_not_given_up
-from bkctl.runtime.replication.turn.live_bookies import LiveBookies
+from bkctl.runtime.replication.turn.bookies import LiveBookies
 from bkctl.storage.errors import BkctlError
 
 GRACE_POLL_S = 1.0
@@ -63,7 +64,8 @@ class CloseResult(NamedTuple):
 class LossConsent(NamedTuple):
     """The lost bookies that the operator gives up. ``keep``: saves the metadata of a ledger before it is changed.
 
-    ``note``: records the ledger and its lost bookies before the ledger is closed, so that their return is noticed;
+    ``note``: records the ledger, its lost bookies and its lost entries before it is closed, so that their return is
+    noticed, and no check asks for the entries;
     ``forget`` removes that, if it could not be closed.
     """
 
@@ -71,7 +73,7 @@ class LossConsent(NamedTuple):
     closing: LossClose
     locks: ReplicationLocks
     keep: Callable[[int], Awaitable[None]]
-    note: Callable[[int, Sequence[str]], Awaitable[None]]
+    note: Callable[[int, Sequence[str], Sequence[EntryRange]], Awaitable[None]]
     forget: Callable[[int], Awaitable[None]]
 
 
@@ -168,11 +170,11 @@ class LedgerCloser:
             await consent.keep(ledger_id)
             lost = consent.closing.lost_members(stored.value)
 
-            async def before_close() -> None:
+            async def before_close(holes: Sequence[EntryRange]) -> None:
                 self._before_each()
                 if not lock.is_held:
                     raise LedgerRecoveryError(ledger_id, "its replication lock was lost")
-                await consent.note(ledger_id, lost)
+                await consent.note(ledger_id, lost, holes)
 
             self._begin(ledger_id)
             try:

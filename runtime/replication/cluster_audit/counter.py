@@ -6,19 +6,14 @@ them are counted, or when the shapes become too many.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
 
 from bkctl.runtime.ledger.owner import owner_group
 from bkctl.runtime.metadata.replication.recovery_notes import bookies_given_up
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts, KnownBookies
-from bkctl.runtime.replication.cluster_audit.shape import (
-    LedgerShape,
-    ShapeKey,
-    outcomes,
-    problems_of,
-    shape_key,
-)
+from bkctl.runtime.replication.cluster_audit.shape import LedgerShape, ShapeKey, outcomes, problems_of, shape_key
 from bkctl.runtime.replication.cluster_audit.tables import (
     NO_OWNER,
     BookieReplication,
@@ -175,6 +170,7 @@ class AuditCounter:
                 is_closable=shape.is_closable,
                 is_lost=shape.problems.lost_ledgers,
                 may_return=self._known.may_return,
+                writable=self._known.writable,
             )
             totals.list_ledger("under_replicated", found)
         if shape.ack_quorum_size == 1:
@@ -207,7 +203,6 @@ class AuditCounter:
         self._shapes.clear()
 
     def _fold_bookies_and_racks(self, shape: _CountedShape) -> None:
-        """Sums by bookie and by rack."""
         bookies, racks, count = self._totals.bookies, self._totals.racks, shape.count
         for bookie_id in shape.members:
             bookie = bookies.setdefault(bookie_id, BookieReplication(bookie_id))
@@ -251,7 +246,12 @@ def age_range(now_ms: int, created_ms: int | None) -> str:
 
 
 def under_replicated_ledger(
-    verdict: LedgerVerdict, *, is_closable: bool | None, is_lost: bool, may_return: Callable[[str], bool]
+    verdict: LedgerVerdict,
+    *,
+    is_closable: bool | None,
+    is_lost: bool,
+    may_return: Callable[[str], bool],
+    writable: Collection[str],
 ) -> UnderReplicatedLedger:
     """Summarize a ledger of which at least one write set has missing copies."""
     affected = [row for row in verdict.rows if row.replication in UNDER_REPLICATED_STATES]
@@ -260,6 +260,10 @@ def under_replicated_ledger(
     first = affected[0].write_set
     assert first.ack_quorum_size is not None
     without_copy = [row for row in affected if row.replication is ReplicationState.UNAVAILABLE]
+    ensembles, missing = defaultdict[int | None, set[str]](set), defaultdict[int | None, set[str]](set)
+    for row in verdict.rows:
+        ensembles[row.write_set.segment_first_entry_id].update(row.write_set.write_set)
+        missing[row.write_set.segment_first_entry_id].update(row.missing_bookies)
     lost_segments = {row.write_set.segment_first_entry_id for row in without_copy}
     return UnderReplicatedLedger(
         *_head(first),
@@ -277,6 +281,7 @@ def under_replicated_ledger(
         ensemble_size=first.ensemble_size or 0,
         no_copy_sets=tuple(sorted(tuple(sorted(each)) for each in startable_holders(affected, may_return))),
         has_source=any(row.write_set.segment_first_entry_id not in lost_segments for row in affected),
+        has_target=any(len(set(writable) - ensembles[each]) >= len(gone) for each, gone in missing.items() if gone),
     )
 
 

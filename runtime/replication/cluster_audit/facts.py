@@ -10,7 +10,7 @@ import msgspec
 from bkctl.runtime.metadata.bookies.registration import Registrations
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, LostBookieNote
-from bkctl.runtime.metadata.replication.switch_note import SwitchNote
+from bkctl.runtime.metadata.replication.switches import SwitchNote
 from bkctl.runtime.placement.isolation import IsolationDemand, admitted_bookies
 from bkctl.runtime.placement.rack_sources import normal_rack
 from bkctl.runtime.placement.rules import PlacementRule, PlacementRules, spreads
@@ -45,12 +45,12 @@ class AuditFacts(msgspec.Struct, frozen=True, kw_only=True):
     expected to be away. ``deadlines``: until when ``auditor`` waits for lost bookies. ``is_repaired``: whether
     autorecovery is enabled, and an auditor is elected or a ledger is marked; None: unknown. ``off_since_ms`` and
     ``off_note``: since when it is disabled (None: it is enabled), and who did it; ``is_auditor_elected`` None: unknown.
-    ``no_answer``: registered bookies that did not answer, with the reason; ``refusals``: those that answered with an
-    error. ``given_up``: by ledger, the bookies whose loss an operator accepted; ``returned``: those of them that are
-    back, with the ledgers. ``disks``: total and free bytes of the others; ``out_of_space``: why bookies without space
-    are read-only; ``troubles``: what bookies publish that is wrong with them; ``serving``: bookies that are not
-    registered, but answer; ``read_only_by``: ``drain`` or ``operator`` for those that one of these made so. All of
-    these are empty if none was asked.
+    ``no_answer``: registered bookies that did not answer, with the reason; ``refusals``: those that answered with
+    an error. ``given_up``: by ledger, the bookies whose loss an operator accepted; ``returned``: those of them that
+    are back, with the ledgers. ``disks``: total and free bytes of the others; ``out_of_space``: why bookies without
+    space are read-only; ``troubles``: what bookies publish that is wrong with them; ``serving``: bookies that are
+    not registered, but answer; ``moving``: those whose ledgers a command moves; ``read_only_by``: ``drain`` or
+    ``operator`` for those that one of these made so. All of these are empty if none was asked.
     """
 
     registrations: Registrations
@@ -73,6 +73,7 @@ class AuditFacts(msgspec.Struct, frozen=True, kw_only=True):
     out_of_space: Mapping[str, str] = {}
     troubles: Mapping[str, str] = {}
     serving: frozenset[str] = frozenset()
+    moving: frozenset[str] = frozenset()
     read_only_by: Mapping[str, str] = {}
     survey: BookieSurvey | None = None
     what_if: tuple[Loss, ...] = ()

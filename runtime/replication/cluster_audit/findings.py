@@ -13,7 +13,7 @@ import msgspec
 
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote, MaintenanceNote
-from bkctl.runtime.metadata.replication.switch_note import SwitchNote
+from bkctl.runtime.metadata.replication.switches import SwitchNote
 from bkctl.runtime.replication.cluster_audit.inventory_findings import AuditFinding, finding_of, held_findings
 from bkctl.runtime.replication.cluster_audit.tables import (
     AuditReport,
@@ -22,8 +22,8 @@ from bkctl.runtime.replication.cluster_audit.tables import (
     UnderReplicatedLedger,
 )
 from bkctl.runtime.replication.cluster_audit.totals import AGES
-from bkctl.runtime.replication.judge.accepted_losses import AcceptedLosses, is_back, loss_accepted
 from bkctl.runtime.replication.judge.advice import (
+    AcceptedLosses,
     Advice,
     accept_loss,
     age,
@@ -31,6 +31,9 @@ from bkctl.runtime.replication.judge.advice import (
     down_severity,
     explain_command,
     in_maintenance,
+    is_back,
+    ledgers_moving,
+    loss_accepted,
     not_answering,
     not_referenced,
     not_repairing,
@@ -43,9 +46,9 @@ from bkctl.runtime.replication.judge.advice import (
     used_fraction,
     waits_for_auditor,
 )
+from bkctl.runtime.replication.judge.needed_bookies import Idle, WritableBookies, writers_stop
 from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, bookies_to_start
 from bkctl.runtime.replication.judge.verdict import ReplicationState
-from bkctl.runtime.replication.judge.writable_bookies import Idle, WritableBookies, writers_stop
 from bkctl.storage.severity import OK, Severity
 from bkctl.storage.words import SHOWN_MAX, counted, enumerated
 
@@ -126,7 +129,7 @@ def bookie_severities(report: AuditReport) -> dict[str, Severity]:
             found[each.bookie_id] = down_severity(
                 down_total,
                 is_awaited=_is_in_maintenance(each, summary.judged_at_ms),
-                is_repaired=summary.is_repaired is not False,
+                is_repaired=each.ledgers_moving or summary.is_repaired is not False,
                 has_live_copies=not summary.unavailable,
             )
         elif each.no_answer is not None or each.refusal is not None:
@@ -138,6 +141,10 @@ def bookie_severities(report: AuditReport) -> dict[str, Severity]:
 
 def _serving(report: AuditReport) -> frozenset[str]:
     return frozenset(each.bookie_id for each in report.bookies if each.serves_unregistered)
+
+
+def _moving(report: AuditReport) -> frozenset[str]:
+    return frozenset(each.bookie_id for each in report.bookies if each.ledgers_moving)
 
 
 def _is_in_maintenance(bookie: BookieReplication, now_ms: int) -> bool:
@@ -193,7 +200,7 @@ def _last_step(report: AuditReport, rows: Sequence[UnderReplicatedLedger]) -> Ad
     """Accept the loss of ledgers without a live copy, once no ledger has one to recover from; None: not yet.
 
     ``rows``: those that are listed. Nor if a bookie with their entries will be back."""
-    summary, awaited = report.summary, _serving(report)
+    summary, awaited = report.summary, _serving(report) | _moving(report)
     awaited |= {each.bookie_id for each in report.bookies if _is_in_maintenance(each, summary.judged_at_ms)}
     members = {bookie_id for row in rows for bookie_id in row.missing_bookies}
     has_source = summary.at_risk or summary.under_replicated or any(row.has_source for row in rows)
@@ -240,21 +247,24 @@ def _missing_copies(report: AuditReport, rows: Sequence[UnderReplicatedLedger], 
         if each.bookie_id in members and each.maintenance_end_ms is not None and _is_in_maintenance(each, now_ms):
             note = MaintenanceNote(start_ms=0, end_ms=each.maintenance_end_ms, user=each.maintenance_user or "")
             away[each.bookie_id] = Maintenance(each.bookie_id, note)
-    left = [each for each in down if each not in away and each not in _serving(report)]
+    moving = [each for each in down if each in _moving(report)]
+    left = [each for each in down if each not in away and each not in moving and each not in _serving(report)]
     severity = down_severity(
         _down_total(report),
         is_awaited=bool(away) and members.keys() <= away.keys(),
         is_repaired=summary.is_repaired is not False,
         has_live_copies=not summary.unavailable,
     )
-    registered = summary.bookies_writable + summary.bookies_read_only
-    if left and registered < min((max(row.expected_copies, row.ensemble_size) for row in rows), default=0):
-        sentence += f": {counted(registered, 'bookie is', 'bookies are')} registered; start {left[0]}, or add one"
+    if left and rows and not any(row.has_target for row in rows):
+        sentence += f": too few other bookies are writable to take the copies; start {left[0]}, or add a bookie"
         return Advice(severity, part, sentence, f"bkctl bookie show {left[0]}")
     if left:
         which = these_bookies(left, "is", "are") if len(left) == 1 else f"{len(left):,} bookies are"
         repaired = ", and nothing repairs the ledgers" if summary.is_repaired is False else ""
         return Advice(severity, part, f"{sentence}: {which} not registered{repaired}", recover_command(left))
+    if moving:
+        moved = ledgers_moving(moving)
+        return Advice(moved.severity, part, f"{sentence}: {moved.sentence}", moved.command)
     if away:
         maintenance = in_maintenance(list(away.values()), now_ms)
         return Advice(severity, part, f"{sentence}: {maintenance.sentence}", maintenance.command)

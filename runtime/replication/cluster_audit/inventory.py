@@ -63,7 +63,8 @@ class LedgerEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """What was found out about one ledger, up to ``last_entry_id``, its proven end.
 
     ``listed``: None if no bookie was asked for a list. ``check``: of the entries ``read``; None: none was read.
-    ``removed``: bookies that were given up, each with the first entry of a segment: no copy is expected there.
+    ``removed``: bookies that were given up, each with the first entry of a segment: no copy is expected there, nor of
+    the ``accepted`` entries.
     """
 
     last_entry_id: int
@@ -72,6 +73,7 @@ class LedgerEvidence(msgspec.Struct, frozen=True, kw_only=True):
     read: tuple[EntryRange, ...] = ()
     problem: str | None = None
     removed: frozenset[tuple[int | None, str]] = frozenset()
+    accepted: tuple[EntryRange, ...] = ()
 
 
 def knows_all_copies(summary: Mapping[str, int | None]) -> bool:
@@ -115,9 +117,10 @@ class _Stripes:
         self._sizes = metadata.sizes
         self._gap_max = metadata.ensemble_size - metadata.write_quorum_size
         self._parts = [
-            (entries, index)
+            (part, index)
             for entries, index in segments_of(metadata, bookie_id, last_entry_id)
             if (entries.first_entry_id, bookie_id) not in found.removed
+            for part in in_and_out_of((entries,), found.accepted)[1]
         ]
         self.count = self.count_in(EntryRange(0, last_entry_id))
         self._open_from = None if metadata.is_closed else metadata.last_segment.first_entry_id
@@ -259,7 +262,8 @@ def _listed_nowhere(metadata: LedgerMetadata, found: LedgerEvidence) -> Iterator
             for inside in in_and_out_of((each,), (entries,))[0]:
                 ends += [(inside.first_entry_id, 1), (inside.last_entry_id + 1, -1)]
         copies = min(metadata.write_quorum_size, len(members))
-        yield from in_and_out_of(tuple(_covered(sorted(ends), copies)), found.read)[1]
+        known = merge_ranges((*found.read, *found.accepted))
+        yield from in_and_out_of(tuple(_covered(sorted(ends), copies)), known)[1]
 
 
 def _covered(ends: Iterable[tuple[int, int]], depth_min: int) -> Iterator[EntryRange]:

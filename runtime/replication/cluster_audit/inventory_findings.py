@@ -153,8 +153,6 @@ def _why_unread(bookie: BookieReplication) -> str | None:
 
 
 def _unnamed(report: AuditReport) -> Iterator[AuditFinding]:
-    """Copies that the metadata does not name."""
-
     def found(copy: str) -> tuple[dict[int, UnnamedRange], str]:
         rows = [row for row in report.unnamed_ranges if row.copy == copy]
         bookie_ids = sorted({row.bookie_id for row in rows})

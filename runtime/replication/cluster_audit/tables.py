@@ -64,6 +64,8 @@ class BookieReplication(Sums):
     """When the auditor will mark its ledgers; None if no auditor of bkctl waits for it."""
     serves_unregistered: bool = False
     """Whether it is not registered, but answers."""
+    ledgers_moving: bool = False
+    """Whether a command moves its ledgers to others."""
     no_answer: str | None = None
     """Why a registered bookie did not answer; None if it answered, or was not asked."""
     refusal: str | None = None
@@ -96,11 +98,9 @@ class RackReplication(Sums):
     ledgers: int = 0
     """Those with a copy in the rack, each counted once."""
     open_ledgers: int = 0
-    """As in ``bookies``."""
+    """As in ``bookies``, like the next two."""
     entry_copies: int = 0
-    """As in ``bookies``."""
     payload_bytes: int = 0
-    """As in ``bookies``."""
 
 
 class GroupReplication(Sums):
@@ -154,8 +154,7 @@ class OpenLedgerAges(Sums):
 class LossEffect(Sums):
     """What would happen if bookies were lost permanently as well.
 
-    A row for each bookie that is registered or has a cookie, each rack, each ``--what-if``. Ledgers that are in the
-    state already do not count.
+    A row for each bookie with a registration or cookie, each rack, each ``--what-if``. No ledger already in the state.
     """
 
     kind: str
@@ -205,6 +204,8 @@ class UnderReplicatedLedger(LedgerHead, frozen=True):
     """Of each write set without a live copy, those that may come back: one of each must be started."""
     has_source: bool = True
     """Whether a segment with missing copies has a live one of each entry, from which a recovery makes them."""
+    has_target: bool = True
+    """Whether enough other bookies are writable for the missing copies of a segment."""
 
 
 class UnreadableLedger(msgspec.Struct, frozen=True):
@@ -439,9 +440,8 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_truncated(self) -> bool:
         """Whether there are more ledgers with missing copies, or unreadable ones, than in the lists."""
-        summary = self.summary
-        missing_copies = summary.under_replicated + summary.at_risk + summary.unavailable
-        return len(self.under_replicated) < missing_copies or len(self.unreadable) < summary.unreadable
+        missing_copies = self.summary.under_replicated + self.summary.at_risk + self.summary.unavailable
+        return len(self.under_replicated) < missing_copies or len(self.unreadable) < self.summary.unreadable
 
 
 TABLES: dict[str, type[msgspec.Struct]] = {

@@ -34,9 +34,9 @@ from bkctl.runtime.replication.cluster_audit.tables import (
     UnderReplicatedLedger,
     UnreadableLedger,
 )
-from bkctl.runtime.replication.judge.accepted_losses import accepted_losses
+from bkctl.runtime.replication.judge.advice import accepted_losses
+from bkctl.runtime.replication.judge.needed_bookies import usual_size
 from bkctl.runtime.replication.judge.verdict import ReplicationState
-from bkctl.runtime.replication.judge.writable_bookies import usual_size
 from bkctl.storage.words import SHOWN_MAX
 
 UNKNOWN_AGE = "unknown"
@@ -183,6 +183,7 @@ def report_of(totals: AuditTotals, facts: AuditFacts) -> AuditReport:
             out_of_space=facts.out_of_space.get(each),
             trouble=facts.troubles.get(each),
             serves_unregistered=each in facts.serving,
+            ledgers_moving=each in facts.moving,
             read_only_by=facts.read_only_by.get(each),
             given_up_ledgers=len(returned.get(each, ())),
             given_up_first=tuple(map(str, returned.get(each, ())[:SHOWN_MAX])),

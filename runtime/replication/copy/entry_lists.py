@@ -53,14 +53,6 @@ class EntryLists:
         """Bookies that did not answer, and are not asked again."""
         return frozenset(self._silent)
 
-    async def has_all(self, bookie_id: str, ledger_id: int, metadata: LedgerMetadata) -> bool:
-        """Whether the bookie lists all entries that it should store of a closed ledger.
-
-        False if it gives no list, or if these entries are more than ``ENTRIES_MAX``.
-        """
-        found = await self.compared(bookie_id, ledger_id, metadata)
-        return found is not None and not found.missing
-
     async def compared(
         self, bookie_id: str, ledger_id: int, metadata: LedgerMetadata, last_add_confirmed: int = INVALID_ENTRY_ID
     ) -> ListedCopies | None:

@@ -1,10 +1,7 @@
 """Reads and classifies stored copies.
 
-Source: replication section 3, the classification rule. OK with a correct digest is present; OK with a wrong one is
-corrupt; "no such entry" and "no such ledger" are missing; everything else is unknown and never counts as missing
-(bk#1197: one timeout marked thousands of healthy ledgers). A registered bookie that does not answer is asked again. One
-that does not accept this client has not looked at the request: it counts as one that does not answer. An error answer,
-for example for a damaged record in an entry log, is a separate state, because that bookie is up.
+``judge/copies.py`` has the classification rule. A registered bookie that does not answer is asked again. One that does
+not accept this client has not looked at the request: it counts as one that does not answer.
 """
 
 from __future__ import annotations

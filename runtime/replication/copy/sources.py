@@ -13,9 +13,8 @@ from bkctl.runtime.ledger.write_set import is_in_write_set, write_set
 from bkctl.runtime.metadata.pipeline import each_of
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.copy.activity import COPY_RATE, LedgerActivity
-from bkctl.runtime.replication.copy.gaps import BarrenRun, CopyGap, CopyGaps
+from bkctl.runtime.replication.copy.gaps import BarrenRun, CopyGap, CopyGaps, OutsideBookies
 from bkctl.runtime.replication.copy.limits import Lease, for_each_leased, run_all
-from bkctl.runtime.replication.copy.outside import OutsideBookies
 from bkctl.runtime.replication.copy.reader import entry_bytes_estimate, pause_s
 from bkctl.runtime.replication.copy.stripe_task import CopyTools, StripeTask
 from bkctl.runtime.replication.judge.copies import Copy, CopyState

@@ -1,4 +1,4 @@
-"""Copies one stripe of a segment to another bookie, and verifies the copies.
+"""Copies one stripe of a segment to another bookie, or writes its bad copies again in place; verifies the copies.
 
 After a digest check it copies the stored bytes unchanged, so digests, lengths and last add confirmed remain those of
 the writer. It copies only the entries of the replaced index, in batches: while one batch is written, the next ones are
@@ -7,48 +7,44 @@ read. Source: replication sections 4 and 15.1.
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from typing import NoReturn
+from itertools import chain
+from typing import Final, NoReturn
 
 import msgspec
 
+from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.ports import BodyOrStatus
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.config import VerifyMode
 from bkctl.runtime.replication.copy.activity import LedgerActivity
+from bkctl.runtime.replication.copy.gaps import OutsideBookies
 from bkctl.runtime.replication.copy.limits import for_each_bounded
-from bkctl.runtime.replication.copy.reader import REQUEST_COST_BYTES, batch_entries_max
-from bkctl.runtime.replication.copy.rewrite import StripeRewrite
+from bkctl.runtime.replication.copy.reader import REQUEST_COST_BYTES, batch_entries_max, entry_bytes_estimate
 from bkctl.runtime.replication.copy.sources import BATCH_ENTRIES, GivenUpError, SourceReader
-from bkctl.runtime.replication.copy.stripe_task import BATCHES_IN_FLIGHT, CopyTools, StripeOutcome, StripeTask
-from bkctl.runtime.replication.copy.writer import worst_of
+from bkctl.runtime.replication.copy.stripe_task import BATCHES_IN_FLIGHT, CopyTools, StripeOutcome, StripeTask, worst_of
+from bkctl.runtime.replication.judge.bad_copies import BAD_STATES, judge_entry, left_copies, unread_reason
 from bkctl.runtime.replication.judge.copies import Copy, CopyState
-from bkctl.runtime.replication.judge.fragments import EntryRange, batches, stripe
+from bkctl.runtime.replication.judge.fragments import (
+    EntryRange,
+    EntryRangeSet,
+    batches,
+    in_and_out_of,
+    is_in,
+    merge_ranges,
+    stripe,
+)
+from bkctl.runtime.replication.judge.ledger_result import FailureReason
 
 _SAMPLED_SHARE = 0.01
-
-
-class StripeReplicator(CopyTools):
-    """Copies stripes for all ledgers of a run."""
-
-    async def copy(
-        self,
-        task: StripeTask,
-        activity: LedgerActivity,
-        before_add: Callable[[], None] = lambda: None,
-        unusable: dict[str, str] | None = None,
-    ) -> StripeOutcome:
-        """Copy, and read the entries back from the target. An empty stripe needs no request.
-
-        Only for a task with ``bad``: ``before_add`` is called before each request that writes, and may raise, for
-        example because the lock was lost. ``unusable``: bookies that stopped answering to adds, with the reason, which
-        may be shared by several jobs; their copies are left.
-        """
-        if task.bad:
-            return await StripeRewrite(self, task, activity, before_add, {} if unusable is None else unusable).run()
-        return await _StripeCopy(self, task, activity).run()
+_REASONS: Final = {
+    Status.READ_ONLY: FailureReason.READ_ONLY,
+    Status.AUTHENTICATION_REQUIRED: FailureReason.REFUSES_CLIENT,
+}
+"""Why a target did not store a copy."""
 
 
 class _BatchProgress(msgspec.Struct):
@@ -56,8 +52,8 @@ class _BatchProgress(msgspec.Struct):
     is_verified: bool = False
 
 
-class _StripeCopy:
-    """State of copying one stripe."""
+class StripeReplicator:
+    """One stripe that is copied."""
 
     def __init__(self, tools: CopyTools, task: StripeTask, activity: LedgerActivity) -> None:
         self._tools = tools
@@ -73,7 +69,7 @@ class _StripeCopy:
         """Batches up to the last one that was started, from the first one that is not verified."""
 
     async def run(self) -> StripeOutcome:
-        """Copy all batches."""
+        """Copy, and read the entries back from the target. An empty stripe needs no request."""
         task, reader, entries = self._task, self._reader, self._task.entries
         try:
             self._is_target_read_first = entries > 0 and await self._may_have_corrupt_copies()
@@ -105,8 +101,9 @@ class _StripeCopy:
         return answer is not Status.NO_SUCH_LEDGER
 
     def _entry_ids(self, entries: EntryRange) -> Iterator[int]:
-        metadata = self._task.metadata
-        return stripe(entries, self._task.index, *metadata.sizes)
+        metadata, accepted = self._task.metadata, self._task.accepted
+        found = stripe(entries, self._task.index, *metadata.sizes)
+        return (each for each in found if not is_in(each, accepted)) if accepted else found
 
     def _batch_size(self) -> int:
         return batch_entries_max(self._reader.entry_bytes, BATCH_ENTRIES)
@@ -123,7 +120,6 @@ class _StripeCopy:
                 rest = await self._reader.after_gap(rest)
 
     async def _copy_batch(self, entry_ids: Sequence[int]) -> None:
-        """Copy one batch from its sources to the target, then verify it."""
         if not entry_ids:
             return
         progress = _BatchProgress(entry_ids[-1])
@@ -255,3 +251,154 @@ class _StripeCopy:
             verified = self._unverified.popleft().last_entry_id
         if verified is not None:
             self._tools.on_verified(self._task, verified)
+
+
+@dataclasses.dataclass(eq=False)
+class StripeRewrite:
+    """The bad copies of one stripe, which are written again in place: the target is the present member.
+
+    A batch reads the copies of the target again and, for those that are still bad, the copies of the whole write set;
+    if no member has a good one, other live bookies are asked. It writes the bytes of a good copy, and reads them back.
+    So a repeated repair writes only what is still bad.
+
+    ``before_add`` is called before each request that writes, and may raise, for example because the lock was lost.
+    ``unusable``: bookies that stopped answering to adds, with the reason, which may be shared by several jobs; their
+    copies are left.
+    """
+
+    tools: CopyTools
+    task: StripeTask
+    activity: LedgerActivity
+    before_add: Callable[[], None]
+    unusable: dict[str, str]
+
+    def __post_init__(self) -> None:
+        self._target = self.task.target
+        self._entry_bytes = max(1, entry_bytes_estimate(self.task.metadata))
+        """Expected size of the next entry: a moving average."""
+        self._outside = OutsideBookies(self.tools.copies, self.task.credentials.ledger_id, self.task.outside, self._ask)
+        self._copies = 0
+        self._bytes_written = 0
+        self._must_move = EntryRangeSet()
+        self._left: dict[FailureReason, EntryRangeSet] = {}
+        self._details: dict[FailureReason, str] = {}
+
+    async def run(self) -> StripeOutcome:
+        """Repair all batches."""
+        await for_each_bounded(self._batches(), self._repair_batch, BATCHES_IN_FLIGHT)
+        ledger_id = self.task.credentials.ledger_id
+        return StripeOutcome(
+            entries=self._copies,
+            bytes_copied=self._bytes_written,
+            target_failure=self.unusable.get(self._target),
+            left=tuple(
+                left_copies(ledger_id, reason, self._target, found.count, found.ranges(), self._details[reason])
+                for reason, found in self._left.items()
+            ),
+            must_move=self._must_move.ranges(),
+            must_move_count=self._must_move.count,
+        )
+
+    async def _batches(self) -> AsyncIterator[Sequence[int]]:
+        task, metadata = self.task, self.task.metadata
+        bad, _ = in_and_out_of(merge_ranges(task.bad), (task.fragment.entries,))
+        entry_ids = chain.from_iterable(stripe(entries, task.index, *metadata.sizes) for entries in bad)
+        for batch in batches(entry_ids, lambda: batch_entries_max(self._entry_bytes * metadata.write_quorum_size)):
+            yield batch
+
+    async def _repair_batch(self, entry_ids: Sequence[int]) -> None:
+        if self._target in self.unusable:
+            for entry_id in entry_ids:
+                self._note_left(FailureReason.UNREACHABLE, entry_id, self.unusable[self._target])
+            return
+        expected_bytes = self._entry_bytes * self.task.metadata.write_quorum_size + REQUEST_COST_BYTES
+        async with self.tools.copies.windows.memory.lease(len(entry_ids) * expected_bytes) as memory:
+            found = await self._read({each: [self._target] for each in entry_ids})
+            bad = [each for each in entry_ids if found[each][self._target].state in BAD_STATES]
+            others = {each: [member for member in self._members(each) if member != self._target] for each in bad}
+            for entry_id, copies in (await self._read(others)).items():
+                found[entry_id] |= copies
+            bodies = [copy.body for copies in found.values() for copy in copies.values() if copy.body]
+            size_bytes = sum(map(len, bodies))
+            memory.resize(size_bytes + len(entry_ids) * REQUEST_COST_BYTES)
+            if bodies:
+                self._entry_bytes = max(1, (self._entry_bytes + size_bytes // len(bodies)) // 2)
+            sources = {entry_id: await self._source(entry_id, copies) for entry_id, copies in found.items()}
+            await self._write([(entry_id, source) for entry_id, source in sources.items() if source is not None])
+
+    async def _source(self, entry_id: int, copies: Mapping[str, Copy]) -> Copy | None:
+        """The good copy to write; None if the target's is good, or noted as one that is left or must move."""
+        has_bad_record = copies[self._target].has_bad_record
+        is_bkctl = has_bad_record and await self.tools.software.is_bkctl(self._target)
+        in_order = [copies[each] for each in self._members(entry_id) if each in copies]
+        verdict = judge_entry(in_order, self._target, is_bkctl=is_bkctl)
+        is_without_copy = verdict.left is not None and verdict.left[0] in {FailureReason.LOST, FailureReason.UNREADABLE}
+        if is_without_copy and (kept := await self._outside.find(entry_id)) is not None:
+            verdict = judge_entry([*in_order, kept], self._target, is_bkctl=is_bkctl)
+        if verdict.left is not None:
+            reason, detail = verdict.left
+            self._note_left(reason, entry_id, detail)
+        if verdict.must_move:
+            self._must_move.add(entry_id)
+        return verdict.source
+
+    async def _ask(self, bookie_id: str, entry_id: int) -> Copy:
+        await self.tools.pacer.take_read(bookie_id, self._entry_bytes)
+        with self.activity.waiting(f"source {bookie_id}"):
+            return await self.tools.copies.read(bookie_id, self.task.credentials, entry_id)
+
+    def _members(self, entry_id: int) -> list[str]:
+        metadata = self.task.metadata
+        indexes = write_set(entry_id, *metadata.sizes)
+        return list(dict.fromkeys(self.task.fragment.ensemble[index] for index in indexes))
+
+    async def _read(self, wanted: Mapping[int, Sequence[str]]) -> dict[int, dict[str, Copy]]:
+        pacer, entry_bytes = self.tools.pacer, self._entry_bytes
+        counts = Counter(chain.from_iterable(wanted.values()))
+        for bookie_id, count in counts.items():
+            await pacer.take(bookie_id, bookie_id, count * entry_bytes)
+        with self.activity.waiting(f"copies on {', '.join(counts)}"):
+            found = await self.tools.copies.read_each(wanted, self.task.credentials)
+        for bookie_id, count in counts.items():
+            bytes_read = sum(len(copies[bookie_id].body) for copies in found.values() if bookie_id in copies)
+            pacer.correct(bookie_id, bookie_id, count * entry_bytes, bytes_read)
+        return found
+
+    async def _write(self, adds: Sequence[tuple[int, Copy]]) -> None:
+        """Write copies, and read back those that the target took."""
+        if not adds:
+            return
+        target, credentials = self._target, self.task.credentials
+        await self.tools.pacer.take(target, target, 2 * sum(len(source.body) for _, source in adds))
+        with self.activity.waiting(f"target {target}"):
+            bodies = [(entry_id, source.body) for entry_id, source in adds]
+            failures = await self.tools.writer.add(target, credentials, bodies, self.before_add)
+            for entry_id, status in failures.items():
+                self._note_failure(entry_id, status)
+            stored = [each for each in adds if each[0] not in failures]
+            copies = await self.tools.copies.read_many(target, credentials, [entry_id for entry_id, _ in stored])
+        good = bytes_written = 0
+        for (entry_id, source), copy in zip(stored, copies, strict=True):
+            if copy.state is CopyState.PRESENT and copy.content == source.content:
+                good += 1
+                bytes_written += len(source.body)
+            elif copy.state is CopyState.UNREACHABLE:
+                self._note_left(unread_reason(copy), entry_id, copy.reason)
+            else:
+                detail = copy.reason or "its copy differs from the one that was written"
+                self._note_left(FailureReason.STILL_BAD, entry_id, detail)
+        self._copies += good
+        self._bytes_written += bytes_written
+        self.tools.on_copied(good, bytes_written)
+
+    def _note_failure(self, entry_id: int, status: Status) -> None:
+        detail = str(self.tools.ports.bookies.error_of(status, self._target))
+        reason = _REASONS.get(status, FailureReason.REFUSED)
+        if status in {Status.TIMEOUT, Status.UNAVAILABLE}:
+            self.unusable[self._target] = detail
+            reason = FailureReason.UNREACHABLE
+        self._note_left(reason, entry_id, detail)
+
+    def _note_left(self, reason: FailureReason, entry_id: int, detail: str) -> None:
+        self._left.setdefault(reason, EntryRangeSet()).add(entry_id)
+        self._details.setdefault(reason, detail)

@@ -14,24 +14,28 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
-from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote
-from bkctl.runtime.metadata.replication.switch_note import SwitchNote
-from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, start_words
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, LostBookieNote
+from bkctl.runtime.metadata.replication.switches import SwitchNote
+from bkctl.runtime.replication.judge.fragments import EntryRange
+from bkctl.runtime.replication.judge.no_live_copy import LOSS_IDS_MAX, NoLiveCopy, start_words
+from bkctl.runtime.replication.judge.verdict import ReplicationState
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import SHOWN_MAX, counted, duration, enumerated, listed, percent
 
 AUTORECOVERY_STATUS = "bkctl autorecovery status"
 AUTORECOVERY_START = "bkctl autorecovery start"
 MAINTENANCE_LIST = "bkctl autorecovery maintenance list"
+STATUS_WATCH = "bkctl status --watch"
 LEAVES_CLUSTER = "leaves the cluster"
 """What a drain notes at a bookie as the reason for read-only mode, before the operator's name in parentheses."""
-_LOSS_IDS_MAX = 50
-"""Ledgers in a command that accepts a loss."""
 DISK_WARNING_FRACTION = 0.90
 DISK_CRITICAL_FRACTION = 0.95
 """Java's defaults of diskUsageWarnThreshold and diskUsageThreshold; at the second a bookie becomes read-only."""
 _FULL_DISK = "bkctl help full-disk"
+_IDS_KEPT_MAX = 10
 
 
 class Advice(msgspec.Struct, frozen=True):
@@ -60,9 +64,6 @@ def down_severity(
 def worst_first(advice: Iterable[Advice]) -> list[Advice]:
     """By severity; what came first stays first among equals."""
     return sorted(advice, key=lambda each: each.severity, reverse=True)
-
-
-# --- bookies that are down -----------------------------------------------------------------------------------------
 
 
 def start_first(found: NoLiveCopy, serving: Collection[str] = ()) -> Advice:
@@ -100,6 +101,12 @@ def serves_unregistered(
     yield Advice(severity, "bookies_unregistered", sentence, f"bkctl bookie state {ids[0]}")
 
 
+def ledgers_moving(bookie_ids: Sequence[str]) -> Advice:
+    """Bookies that are down, and whose ledgers a command moves now: the next step shows once it has ended."""
+    sentence = f"{these_bookies(bookie_ids, 'is', 'are')} not registered; a command is moving the ledgers of "
+    return Advice(Severity.WARNING, "bookies_down", sentence + listed(bookie_ids), STATUS_WATCH)
+
+
 def recover_command(bookie_ids: Sequence[str]) -> str:
     """The command that copies the ledgers of bookies that will not come back; of the first, if there are many."""
     return f"bkctl recover failed-bookie {' '.join(bookie_ids[:SHOWN_MAX])}"
@@ -116,7 +123,7 @@ def accept_loss_commands(bookie_ids: Sequence[str], ledger_ids: Sequence[int] = 
     entries of: others would be refused."""
     named = " ".join(f"--bookie {each}" for each in bookie_ids)
     ledgers = f"bkctl ledger list {named} --state lost -o name"
-    if 0 < len(ledger_ids) <= _LOSS_IDS_MAX:
+    if 0 < len(ledger_ids) <= LOSS_IDS_MAX:
         ledgers = f"printf '%s\\n' {' '.join(map(str, ledger_ids))}"
     return f"{ledgers} > lost-ledgers && {accept_loss_command(bookie_ids)}"
 
@@ -147,7 +154,7 @@ def disks_of(bookie_ids: Collection[str]) -> str:
 def close_lost_command(ledger_ids: Sequence[int], bookie_ids: Iterable[str]) -> str:
     """What ends ledgers that are not closed, without bookies whose disks are lost; the first, if there are many."""
     accepted = " ".join(f"--accept-loss {each}" for each in bookie_ids)
-    return f"bkctl ledger close {' '.join(map(str, ledger_ids[:SHOWN_MAX]))} {accepted}"
+    return f"bkctl ledger close {' '.join(map(str, ledger_ids[:LOSS_IDS_MAX]))} {accepted}"
 
 
 def show_command(bookie_ids: Iterable[str]) -> str:
@@ -200,9 +207,6 @@ def troubled(troubles: Mapping[str, str], down: int) -> Iterator[Advice]:
         yield Advice(severity, "bookies_troubled", sentence, f"bkctl bookie state {next(iter(troubles))}")
 
 
-# --- disks -----------------------------------------------------------------------------------------------------------
-
-
 def used_fraction(total_bytes: int | None, free_bytes: int | None) -> float | None:
     """Used part of the disks of a bookie; None if unknown."""
     return None if not total_bytes or free_bytes is None else 1 - free_bytes / total_bytes
@@ -227,9 +231,6 @@ def disk_findings(used: Mapping[str, float | None], out_of_space: Mapping[str, s
             yield Advice(severity if len(full) > 1 else Severity.WARNING, "disks", sentence, _FULL_DISK)
 
 
-# --- ledgers -------------------------------------------------------------------------------------------------------
-
-
 def proven_loss(ledger_ids: Sequence[int | str], total: int = 0, search: str | None = None) -> Advice:
     """Ledgers whose entries no bookie has that is registered or can be started: the last step.
 
@@ -239,9 +240,6 @@ def proven_loss(ledger_ids: Sequence[int | str], total: int = 0, search: str | N
     names = f": {listed(ledger_ids, total=number)}" if ledger_ids else ""
     sentence = f"{counted(number, 'ledger has', 'ledgers have')} entries that no registered bookie has{names}"
     return Advice(Severity.CRITICAL, "lost_entries", sentence, explain_command(ledger_ids, search))
-
-
-# --- autorecovery --------------------------------------------------------------------------------------------------
 
 
 def no_auditor() -> Advice:
@@ -280,9 +278,6 @@ def waits_for_auditor(
     return Advice(Severity.INFORMATION, "deadlines", sentence, AUTORECOVERY_STATUS)
 
 
-# --- words ---------------------------------------------------------------------------------------------------------
-
-
 def age(now_ms: int, since_ms: int) -> str:
     """Time since then; 0 when the clocks disagree."""
     return duration(max(0, now_ms - since_ms) / 1000)
@@ -304,3 +299,88 @@ def these_bookies(bookie_ids: Sequence[str], singular: str, plural: str) -> str:
     if len(bookie_ids) == 1:
         return f"bookie {bookie_ids[0]} {singular}"
     return f"{counted(len(bookie_ids), 'bookie')} ({listed(bookie_ids)}) {plural}"
+
+
+# --- losses that an operator accepted --------------------------------------------------------------------------------
+# They are information everywhere, and no advice says to start the bookies that were given up. If one is back, that is a
+# warning: its garbage collection will delete what it has.
+
+
+class AcceptedLosses(msgspec.Struct, frozen=True, kw_only=True):
+    """Ledgers of which an operator gave up the bookies with the only copies. ``written_ms``, ``user``: of the last."""
+
+    ledgers: int = 0
+    first_ids: tuple[int, ...] = ()
+    written_ms: int | None = None
+    user: str = ""
+
+
+class GivenUpLedger(msgspec.Struct, frozen=True):
+    """A ledger of which an operator gave up the bookies ``gone``, which are not registered."""
+
+    metadata: LedgerMetadata
+    gone: frozenset[str]
+    replication: ReplicationState
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all entries without a live copy are accepted as lost."""
+        return self.replication is not ReplicationState.UNAVAILABLE
+
+    def covers(self, entries: Iterable[EntryRange]) -> bool:
+        """Whether no other bookie should have any of these entries."""
+        size = self.metadata.ensemble_size  # the write sets repeat after as many entries
+        return all(
+            self._is_lost(entry_id)
+            for each in entries
+            for entry_id in range(each.first_entry_id, min(each.last_entry_id + 1, each.first_entry_id + size))
+        )
+
+    def _is_lost(self, entry_id: int) -> bool:
+        ensemble = self.metadata.segment_of(entry_id).ensemble
+        members = write_set(entry_id, *self.metadata.sizes)
+        return self.gone.issuperset(ensemble[each] for each in members)
+
+
+def accepted_losses(notes: Mapping[int, GivenUpNote]) -> AcceptedLosses:
+    """What these notes say."""
+    if not notes:
+        return AcceptedLosses()
+    last = max(notes.values(), key=lambda note: note.written_ms)
+    ids = tuple(sorted(notes)[:_IDS_KEPT_MAX])
+    return AcceptedLosses(ledgers=len(notes), first_ids=ids, written_ms=last.written_ms, user=last.user)
+
+
+def accepted_on(written_ms: int, user: str) -> str:
+    """When a loss was accepted, and by whom, like "loss accepted on 2026-05-01 by ops"."""
+    day = datetime.datetime.fromtimestamp(written_ms / 1000, datetime.UTC).strftime("%Y-%m-%d")
+    return f"loss accepted on {day}" + (f" by {user}" if user else "")
+
+
+def loss_accepted(found: AcceptedLosses) -> Advice:
+    """Nothing is to be done: the ledgers are kept for what is left of them, or can be deleted."""
+    names = listed(found.first_ids, total=found.ledgers)
+    sentence = f"{counted(found.ledgers, 'ledger has', 'ledgers have')} entries that no bookie has"
+    if found.written_ms is not None:
+        last = "" if found.ledgers == 1 else "the last "
+        sentence += f", {last}{accepted_on(found.written_ms, found.user)}"
+    command = explain_command(found.first_ids, "bkctl audit")
+    return Advice(Severity.INFORMATION, "loss_accepted", f"{sentence}: {names}" if names else sentence, command)
+
+
+def save_command(ledger_id: int | str, options: str) -> str:
+    """The command that saves entries of a ledger in a file: whole, which they are not in text for people."""
+    return f"bkctl ledger read {ledger_id} {options} -o jsonl > ledger-{ledger_id}.jsonl"
+
+
+def is_back(bookie_id: str, ledger_ids: Sequence[int | str], total: int = 0) -> Advice:
+    """A bookie that was given up serves again: until it deletes its entries, or it or a ledger is removed, they can be
+    saved. ``total``: of ledgers, if not all are named here."""
+    number = max(total, len(ledger_ids))
+    which = f"{counted(number, 'ledger')}: {listed(ledger_ids, total=number)}"
+    sentence = f"bookie {bookie_id} is back, which was given up for {which}; it may have entries that the others do not"
+    sentence += " have, and its garbage collection will delete them: save them now, then "
+    sentence += f"bkctl ledger delete {' '.join(map(str, ledger_ids[:SHOWN_MAX]))} or bkctl decommission {bookie_id} "
+    sentence += "ends this"
+    command = save_command(ledger_ids[0], f"--from-bookie {bookie_id}")
+    return Advice(Severity.WARNING, "given_up_bookie", sentence, command)

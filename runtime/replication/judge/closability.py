@@ -10,8 +10,7 @@ from bkctl.runtime.client.recovery import blocking_members
 from bkctl.runtime.errors import AnswersMissingError
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.ledger.write_set import write_set
-from bkctl.runtime.replication.judge.accepted_losses import save_command
-from bkctl.runtime.replication.judge.advice import accept_loss_step, close_lost_command, disks_of
+from bkctl.runtime.replication.judge.advice import accept_loss_step, close_lost_command, disks_of, save_command
 from bkctl.runtime.replication.judge.verdict import LedgerVerdict, ReplicationRow, ReplicationState
 from bkctl.storage.words import duration, enumerated
 

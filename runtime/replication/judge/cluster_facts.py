@@ -12,11 +12,10 @@ import msgspec
 
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.recovery_status import NotedLosses, RecoveryStatus
-from bkctl.runtime.metadata.replication.switch_note import SwitchNote
-from bkctl.runtime.replication.judge.accepted_losses import AcceptedLosses
-from bkctl.runtime.replication.judge.advice import LEAVES_CLUSTER, used_fraction
+from bkctl.runtime.metadata.replication.switches import SwitchNote
+from bkctl.runtime.replication.judge.advice import LEAVES_CLUSTER, AcceptedLosses, used_fraction
+from bkctl.runtime.replication.judge.needed_bookies import Idle
 from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, noted_without_copy
-from bkctl.runtime.replication.judge.writable_bookies import Idle
 
 _OUT_OF_SPACE = frozenset({"disk_full", "no_room", "journal_full"})
 """Of the reasons that a bookie gives."""

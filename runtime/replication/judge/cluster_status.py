@@ -10,10 +10,12 @@ from itertools import chain
 
 import msgspec
 
+from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.recovery_status import NotedLosses
-from bkctl.runtime.replication.judge.accepted_losses import loss_accepted
 from bkctl.runtime.replication.judge.advice import (
     AUTORECOVERY_START,
+    AUTORECOVERY_STATUS,
+    STATUS_WATCH,
     Advice,
     accept_loss,
     age,
@@ -21,6 +23,8 @@ from bkctl.runtime.replication.judge.advice import (
     down_severity,
     explain_command,
     in_maintenance,
+    ledgers_moving,
+    loss_accepted,
     not_answering,
     not_referenced,
     not_repairing,
@@ -39,8 +43,7 @@ from bkctl.runtime.replication.judge.cluster_facts import (
     total_marks,
 )
 from bkctl.runtime.replication.judge.daemon_findings import WaitingMarks, recovery_findings
-from bkctl.runtime.replication.judge.unknown_parts import readable, unknown_findings
-from bkctl.runtime.replication.judge.writable_bookies import WritableBookies, writers_stop
+from bkctl.runtime.replication.judge.needed_bookies import WritableBookies, writers_stop
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import counted, duration, listed
 
@@ -51,6 +54,17 @@ MARK_AGE_WARNING_MS = 3_600_000
 LOCK_AGE_WARNING_MS = 6 * 3_600_000
 FULL_CHECK_AGE_MS = 15 * 86_400_000
 """Java's auditor checks all ledgers every week by default: after this, at least one check is missing."""
+_PERMISSION = "bkctl help exit-codes"
+_UNKNOWN = {
+    "root": ("a part of the state is", "bkctl cluster info"),
+    "ledgers": ("the ledgers of bookies that are down are", "bkctl ledger list"),
+    "bookies": ("the bookies are", "bkctl bookie list"),
+    "marks": ("the marks of ledgers are", "bkctl autorecovery pending --count"),
+    "locks": ("running repairs are", "bkctl autorecovery running"),
+    "auditor": ("the notes of autorecovery are", AUTORECOVERY_STATUS),
+    "autorecovery": ("the switches of autorecovery are", AUTORECOVERY_STATUS),
+}
+"""What is unknown if a part did not answer, and the command that asks for it."""
 
 
 def status_findings(status: ClusterFacts) -> list[Advice]:
@@ -100,7 +114,7 @@ def _is_nothing_repaired(status: ClusterFacts) -> bool:
 
 def _down_findings(status: ClusterFacts) -> Iterator[Advice]:
     """Start the bookies with the only copies first, then recover the others."""
-    resting = {each.bookie_id: each for each in status.maintenance if not each.is_overdue(status.now_ms)}
+    resting = _resting(status)
     down = [*status.down, *(each for each in status.unreferenced if each in resting)]
     moved = [each for each in down if each in status.recovering]
     serving, lost = status.serving, status.no_live_copy
@@ -119,15 +133,19 @@ def _down_findings(status: ClusterFacts) -> Iterator[Advice]:
     if left:
         yield _recover_left(status, down, left)
     if moved:
-        sentence = f"{these_bookies(moved, 'is', 'are')} not registered"
-        sentence += f"; a command is moving the ledgers of {listed(moved)}"
-        yield Advice(Severity.WARNING, "bookies_down", sentence, "bkctl audit")
-    if away := [resting[each] for each in down if each in resting and each not in moved]:
+        yield ledgers_moving(moved)
+    silent = _silent(status.bookies or ())
+    if away := [resting[each] for each in (*down, *silent) if each in resting and each not in moved]:
         yield in_maintenance(away, status.now_ms)
     to_leave = [] if _writers_stop(status) else [each for each in status.unreferenced if each not in resting]
     to_leave = [each for each in to_leave if each not in serving]
     if to_leave and status.references is not None:
         yield not_referenced(to_leave, status.references.ledgers)
+
+
+def _resting(status: ClusterFacts) -> dict[str, Maintenance]:
+    """Bookies that are expected to be away, by id."""
+    return {each.bookie_id: each for each in status.maintenance if not each.is_overdue(status.now_ms)}
 
 
 def _recover_left(status: ClusterFacts, down: list[str], left: list[str]) -> Advice:
@@ -166,7 +184,7 @@ def _bookie_findings(status: ClusterFacts) -> Iterator[Advice]:
     if (stop := _writers_stop(status)) is not None:
         yield stop
     refusals = {each.bookie_id: each.problem for each in bookies if each.is_refusing and each.problem is not None}
-    silent = [each for each in _silent(bookies) if each not in refusals]
+    silent = [each for each in _silent(bookies) if each not in refusals and each not in _resting(status)]
     yield from not_answering(silent, refusals, len(status.down))
     yield from troubled({each.bookie_id: each.trouble for each in bookies if each.trouble}, len(status.down))
     yield from _read_only_findings(status)
@@ -214,7 +232,7 @@ def _bookies_leaving(
                 Severity.INFORMATION,
                 "bookies_leaving",
                 f"{sentence}; a command is moving {its} ledgers",
-                "bkctl audit",
+                STATUS_WATCH,
             )
             continue
         if each is empty:
@@ -295,5 +313,23 @@ def _note_findings(status: ClusterFacts) -> Iterator[Advice]:
     if may_return and losses.count <= status.no_live_copy.ledgers:
         losses = NotedLosses()  # these may come back: whether some are left shows once the bookies are started
     recovery = msgspec.structs.replace(status.recovery, deadlines=deadlines, losses=losses)
-    down = {*status.down, *status.unreferenced}
+    down = {*status.down, *status.unreferenced, *_silent(status.bookies or ())}
     yield from recovery_findings(recovery, waiting, status.now_ms, down, status.removed)
+
+
+def unknown_findings(unknown: Mapping[str, str]) -> Iterator[Advice]:
+    """One for each part, with the reason."""
+    for part, reason in unknown.items():
+        subject, command = _UNKNOWN.get(part, ("a part of the state is", "bkctl cluster info"))
+        yield Advice(Severity.WARNING, part, f"{subject} unknown: {reason}", command)
+
+
+def readable(advice: Advice, refused: Collection[str]) -> Advice:
+    """With a command that does not read what ZooKeeper refuses. ``refused``: parts that this user may not read."""
+    if advice.part in refused:
+        sentence = f"{advice.sentence}, or let this user in (zkCli: getAcl, setAcl)"
+        return msgspec.structs.replace(advice, sentence=sentence, command=_PERMISSION)
+    needed = {"ledgers"} if (advice.command or "").startswith("bkctl recover ") else set[str]()
+    if advice.command == AUTORECOVERY_STATUS:
+        needed = _UNKNOWN.keys() - {"ledgers"}
+    return advice if needed.isdisjoint(refused) else msgspec.structs.replace(advice, command=_PERMISSION)

@@ -12,7 +12,6 @@ from typing import Final
 import msgspec
 
 from bkctl.runtime.metadata.replication.recovery_status import RecoveryStatus
-from bkctl.runtime.replication.judge.accepted_losses import is_back
 from bkctl.runtime.replication.judge.advice import (
     AUTORECOVERY_START,
     AUTORECOVERY_STATUS,
@@ -22,6 +21,7 @@ from bkctl.runtime.replication.judge.advice import (
     causes_text,
     down_severity,
     in_maintenance,
+    is_back,
     proven_loss,
     these_bookies,
     waits_for_auditor,

@@ -17,11 +17,14 @@ from bkctl.runtime.metadata.replication.recovery_notes import bookies_given_up
 from bkctl.runtime.placement.choice import PlacementNeed, Refusal, refusals
 from bkctl.runtime.placement.isolation import isolation_demand
 from bkctl.runtime.placement.rules import BrokenRule, judge_ensemble
-from bkctl.runtime.replication.judge.accepted_losses import accepted_on, is_back, save_command
 from bkctl.runtime.replication.judge.advice import (
+    accepted_on,
     down_severity,
     in_maintenance,
+    is_back,
+    ledgers_moving,
     no_auditor,
+    save_command,
     serves_unregistered,
     waits_for_auditor,
 )
@@ -33,20 +36,11 @@ from bkctl.runtime.replication.judge.closability import (
     removal,
     what_helps,
 )
-from bkctl.runtime.replication.judge.fragments import Fragment
-from bkctl.runtime.replication.judge.ledger_facts import LedgerFacts, SegmentFacts, is_bad, seen_of, segments_text
-from bkctl.runtime.replication.judge.needed_segments import (
-    given_up_segments,
-    judged,
-    lost_bookies,
-    lost_positions,
-    needed_segments,
-)
+from bkctl.runtime.replication.judge.fragments import Fragment, accepted_entries, format_ranges
+from bkctl.runtime.replication.judge.ledger_facts import LedgerFacts, SegmentFacts, is_bad, segments_text
 from bkctl.runtime.replication.judge.no_live_copy import bookies_to_start, start_words
 from bkctl.runtime.replication.judge.targets import CandidateVerdict, stripe_bytes, why_refused
-from bkctl.runtime.replication.judge.verdict import (
-    ReplicationState,
-)
+from bkctl.runtime.replication.judge.verdict import ReplicationState
 from bkctl.storage.severity import Severity, worst
 from bkctl.storage.words import SHOWN_MAX, counted, enumerated, listed
 
@@ -75,7 +69,7 @@ def explain(facts: LedgerFacts) -> LedgerExplanation:
     found = tuple(_problems(facts, missing_answers))
     problems = tuple(sentence for _, sentence in found)
     return LedgerExplanation(
-        replication=judged(facts).replication,
+        replication=facts.verdict.replication,
         is_closable=None if facts.metadata.is_closed else not missing_answers,
         missing_answers=missing_answers,
         candidates=candidates,
@@ -92,7 +86,7 @@ def _nothing(facts: LedgerFacts, problems: tuple[str, ...]) -> str:
         who = f"{unknown[0]} gives" if len(unknown) == 1 else "they give"
         reasons = dict.fromkeys(facts.answers[each].problem or "" for each in unknown)
         return f"nothing before {who} a valid answer: {'; '.join(reasons)}; bkctl bookie show {unknown[0]}"
-    seen = f"nothing is known to be wrong: {seen_of(facts)}"
+    seen = f"nothing is known to be wrong: {facts.seen}"
     return "nothing: no command is known that removes these problems" if problems else seen
 
 
@@ -110,13 +104,13 @@ def _missing_answers(facts: LedgerFacts) -> dict[str, str]:
 def _first_segments(facts: LedgerFacts) -> dict[tuple[str, ...], SegmentFacts]:
     """The first segment of each ensemble."""
     found: dict[tuple[str, ...], SegmentFacts] = {}
-    for segment in needed_segments(facts):
+    for segment in facts.needed_segments:
         found.setdefault(segment.ensemble, segment)
     return found
 
 
 def _candidates(facts: LedgerFacts) -> Iterator[CandidateVerdict]:
-    metadata, lost_of = facts.metadata, lost_positions(facts)
+    metadata, lost_of = facts.metadata, facts.lost_positions
     for segment in _first_segments(facts).values():
         lost = lost_of[segment.segment_index]
         view = facts.survey.view((*segment.ensemble, *facts.registrations.read_only))
@@ -154,7 +148,7 @@ def _refusal(facts: LedgerFacts, bookie_id: str, reasons: tuple[Refusal | Broken
 def _bad_copies(facts: LedgerFacts) -> dict[str, list[SegmentFacts]]:
     """Complete segments of which a bookie that answers does not have the first or the last entry, by bookie."""
     found: dict[str, list[SegmentFacts]] = {}
-    for segment in needed_segments(facts):
+    for segment in facts.needed_segments:
         for copy in segment.copies:
             if not segment.is_open and is_bad(copy):
                 found.setdefault(copy.bookie_id, []).append(segment)
@@ -163,11 +157,16 @@ def _bad_copies(facts: LedgerFacts) -> dict[str, list[SegmentFacts]]:
 
 def _problems(facts: LedgerFacts, missing_answers: Mapping[str, str]) -> Iterator[tuple[Severity, str]]:
     """What is wrong, with how bad it is: by the rules of the status, as far as they are about one ledger."""
-    metadata, given_up = facts.metadata, given_up_segments(facts)
+    metadata, given_up = facts.metadata, facts.given_up_segments
     note = facts.autorecovery.given_up
     if note is not None and given_up:
         segments = segments_text([each for each in facts.segments if each.segment_index in given_up])
         yield Severity.INFORMATION, f"{accepted_on(note.written_ms, note.user)}: entries of {segments} have no copy"
+    if note is not None and (accepted := accepted_entries(note)):
+        yield (
+            Severity.INFORMATION,
+            f"{accepted_on(note.written_ms, note.user)}: no bookie has entries {format_ranges(accepted)}",
+        )
     for bookie_id in facts.autorecovery.returned:
         yield Severity.WARNING, is_back(bookie_id, [facts.ledger_id]).sentence
     if metadata.state is LedgerState.IN_RECOVERY:
@@ -183,7 +182,7 @@ def _problems(facts: LedgerFacts, missing_answers: Mapping[str, str]) -> Iterato
             sentence = f"bookie {bookie_id} is registered but gives no valid answer: {answer.problem}"
             yield Severity.WARNING, sentence
     yield from _damages(facts)
-    for row in judged(facts).rows:
+    for row in facts.verdict.rows:
         if row.replication is ReplicationState.UNAVAILABLE:
             start = row.write_set.segment_first_entry_id
             yield (
@@ -199,7 +198,6 @@ def _problems(facts: LedgerFacts, missing_answers: Mapping[str, str]) -> Iterato
 
 
 def _damages(facts: LedgerFacts) -> Iterator[tuple[Severity, str]]:
-    """Copies that bookies do not return as they should."""
     for bookie_id, segments_of in _bad_copies(facts).items():
         segments = segments_text(segments_of)
         yield Severity.WARNING, f"bookie {bookie_id} has no good copy of the first or last entry of {segments}"
@@ -209,14 +207,15 @@ def _damages(facts: LedgerFacts) -> Iterator[tuple[Severity, str]]:
 
 def _down(facts: LedgerFacts) -> Iterator[tuple[Severity, str]]:
     """Bookies that are down, and that the ledger needs."""
-    lost, state = lost_bookies(facts), facts.autorecovery
+    lost, state = facts.lost_bookies, facts.autorecovery
     awaited = {each.bookie_id for each in _away(facts)}
-    is_unavailable = judged(facts).replication is ReplicationState.UNAVAILABLE
+    is_unavailable = facts.verdict.replication is ReplicationState.UNAVAILABLE
+    has_auditor_or_mark = state.auditor is not None or state.mark is not None
     for bookie_id in sorted(lost):
         severity = down_severity(
             len(lost),
             is_awaited=bookie_id in awaited,
-            is_repaired=state.is_enabled and (state.auditor is not None or state.mark is not None),
+            is_repaired=bookie_id in state.moving or (state.is_enabled and has_auditor_or_mark),
             has_live_copies=not is_unavailable,
         )
         gone = "counts as gone" if bookie_id in facts.ignored else "is not registered"
@@ -239,7 +238,7 @@ def _next_steps(
 ) -> Iterator[str]:
     metadata, ledger_id = facts.metadata, facts.ledger_id
     last = facts.segments[-1]
-    lost_at_end = [] if metadata.is_closed else lost_positions(facts).get(last.segment_index, [])
+    lost_at_end = [] if metadata.is_closed else facts.lost_positions.get(last.segment_index, [])
     last_lost = [last.ensemble[index] for index in lost_at_end]
     silent_sets = _silent_sets(facts)
     silent = frozenset[str]().union(*silent_sets)
@@ -265,7 +264,7 @@ def _next_steps(
         )
     elif not metadata.is_closed and not missing_answers:
         yield how_it_ends(ledger_id, metadata, facts.autorecovery.now_ms)
-    away, awaited = _away(facts), _awaited(facts)
+    away, awaited = _away(facts), _awaited(facts).union(_moving(facts))
     if away:
         yield in_maintenance(away, facts.autorecovery.now_ms).sentence
     yield from _recoveries(facts, candidates)
@@ -283,7 +282,7 @@ def _next_steps(
             yield last_resort(ledger_id, metadata, facts.registrations.live, facts.registrations.writable)
     elif silent and metadata.is_closed and silent.isdisjoint(facts.registrations.live | awaited) and not may_be_outside:
         has_others = any(each.found for each in facts.outside)
-        yield accepted_last(ledger_id, sorted(silent), judged(facts), has_others=has_others)
+        yield accepted_last(ledger_id, sorted(silent), facts.verdict, has_others=has_others)
     yield from _accepted(facts, missing_answers)
 
 
@@ -292,21 +291,26 @@ def _accepted(facts: LedgerFacts, missing_answers: Mapping[str, str]) -> Iterato
     note, ledger_id = facts.autorecovery.given_up, facts.ledger_id
     for bookie_id in facts.autorecovery.returned:
         yield f"{is_back(bookie_id, [ledger_id]).command} saves what {bookie_id} has"
-    if note is not None and given_up_segments(facts) and not missing_answers:
+    if note is not None and facts.given_up_segments and not missing_answers:
         accepted = accepted_on(note.written_ms, note.user)
-        yield f"nothing is left to do: {accepted}; {removal(ledger_id, judged(facts).rows)}"
+        yield f"nothing is left to do: {accepted}; {removal(ledger_id, facts.verdict.rows)}"
 
 
 def _away(facts: LedgerFacts) -> list[Maintenance]:
     """Bookies of the ledger that are down as an operator expects."""
     state = facts.autorecovery
-    lost = lost_bookies(facts).keys() - facts.ignored
+    lost = facts.lost_bookies.keys() - facts.ignored
     return [each for each in state.maintenance if each.bookie_id in lost and not each.is_overdue(state.now_ms)]
 
 
 def _awaited(facts: LedgerFacts) -> set[str]:
     """Bookies of the ledger that are down and will be back, as far as is known."""
     return {each.bookie_id for each in _away(facts)} | facts.serving
+
+
+def _moving(facts: LedgerFacts) -> list[str]:
+    """Lost bookies of the ledger, whose ledgers a command moves."""
+    return sorted(facts.autorecovery.moving.intersection(facts.lost_bookies) - facts.ignored)
 
 
 def _silent_sets(facts: LedgerFacts) -> Counter[frozenset[str]]:
@@ -317,20 +321,23 @@ def _silent_sets(facts: LedgerFacts) -> Counter[frozenset[str]]:
 
 
 def _recoveries(facts: LedgerFacts, candidates: tuple[CandidateVerdict, ...]) -> Iterator[str]:
-    """What the recovery of each lost bookie would do, but for those that will be back."""
+    """What the recovery of each lost bookie would do, but for those that will be back, or that one moves now."""
+    if moving := _moving(facts):
+        advice = ledgers_moving(moving)
+        yield f"{advice.sentence}: {advice.command}"
     verdicts: dict[tuple[int, str], list[CandidateVerdict]] = {}
     for each in candidates:
         verdicts.setdefault((each.first_entry_id, each.replaces), []).append(each)
     first_of = _first_segments(facts)
-    lost_of = lost_positions(facts)
-    for bookie_id in sorted(lost_bookies(facts).keys() - _awaited(facts)):
+    lost_of = facts.lost_positions
+    for bookie_id in sorted(facts.lost_bookies.keys() - _awaited(facts).union(_moving(facts))):
         command = f"bkctl recover failed-bookie {bookie_id} --ledger {facts.ledger_id}"
         movable: list[SegmentFacts] = []
         stuck: list[SegmentFacts] = []
         without_copy: list[SegmentFacts] = []
         targets: set[str] = set()
         refused: list[CandidateVerdict] = []
-        for segment in needed_segments(facts):
+        for segment in facts.needed_segments:
             lost = {segment.ensemble[index] for index in lost_of[segment.segment_index]}
             if bookie_id not in lost or segment.is_open:
                 continue
@@ -354,7 +361,7 @@ def _recoveries(facts: LedgerFacts, candidates: tuple[CandidateVerdict, ...]) ->
 
 
 def _without_copy(facts: LedgerFacts) -> list[SegmentFacts]:
-    return [each for each in needed_segments(facts) if each.without_copy]
+    return [each for each in facts.needed_segments if each.without_copy]
 
 
 def _lost_entries(facts: LedgerFacts) -> str:
@@ -395,7 +402,7 @@ def _outside(facts: LedgerFacts) -> Iterator[str]:
 
 def _autorecovery(facts: LedgerFacts) -> Iterator[str]:
     state = facts.autorecovery
-    lost, awaited = lost_bookies(facts).keys(), {each.bookie_id for each in _away(facts)}
+    lost, awaited = facts.lost_bookies.keys(), {each.bookie_id for each in _away(facts)}
     is_incomplete = bool(lost or _bad_copies(facts))
     if state.lock is not None:
         yield f"{state.lock.holder or 'an unknown host'} holds its replication lock: it may be copying the ledger now"

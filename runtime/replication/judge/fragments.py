@@ -14,6 +14,7 @@ import msgspec
 
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.write_set import is_in_write_set
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
 from bkctl.storage.ids import INVALID_ENTRY_ID
 from bkctl.storage.words import listed
 
@@ -115,6 +116,16 @@ def batches(entry_ids: Iterator[int], count_max: Callable[[], int]) -> Iterator[
         yield batch
 
 
+def accepted_entries(note: GivenUpNote | None) -> tuple[EntryRange, ...]:
+    """The entries of a closed ledger whose loss an operator accepted: no copy of them is expected on any bookie."""
+    return () if note is None else tuple(EntryRange(*each) for each in note.lost)
+
+
+def is_in(entry_id: int, ranges: Iterable[EntryRange]) -> bool:
+    """Whether the entry is in one of the ranges."""
+    return any(each.first_entry_id <= entry_id <= each.last_entry_id for each in ranges)
+
+
 def format_ranges(ranges: Sequence[EntryRange], count_max: int = 5) -> str:
     """Ranges as text like ``0-4, 7``: at most ``count_max`` ranges, then the number of others."""
     return listed(ranges, count_max, noun="range")
@@ -123,8 +134,8 @@ def format_ranges(ranges: Sequence[EntryRange], count_max: int = 5) -> str:
 class Fragment(msgspec.Struct, frozen=True):
     """A segment, its entries, and the affected ensemble indexes.
 
-    ``is_open``: the last segment of a ledger that is not closed, to which a writer may still append; ``entries`` is
-    then the confirmed range. Every other segment is complete and immutable, regardless of the last add confirmed.
+    ``is_open``: the last segment of a ledger that is not closed, to which a writer may still append, so
+    ``fragments_naming`` gives it no entries. Every other segment is complete and immutable, whatever is confirmed.
     """
 
     segment_index: int
@@ -210,9 +221,7 @@ def last_stored(entries: EntryRange, index: int, ensemble_size: int, write_quoru
     return next((e for e in entry_ids if is_in_write_set(e, index, ensemble_size, write_quorum_size)), INVALID_ENTRY_ID)
 
 
-def fragments_naming(
-    metadata: LedgerMetadata, bookie_ids: Collection[str], last_add_confirmed: int = INVALID_ENTRY_ID
-) -> tuple[Fragment, ...]:
+def fragments_naming(metadata: LedgerMetadata, bookie_ids: Collection[str]) -> tuple[Fragment, ...]:
     """One fragment per segment that references any of the bookies, including empty segments, in segment order.
 
     This includes fragments in which the bookie stores nothing (an empty last segment, an empty stripe). They need only
@@ -226,7 +235,7 @@ def fragments_naming(
             fragments.append(
                 Fragment(
                     segment_index=segment_index,
-                    entries=segment_entries(metadata, segment_index, last_add_confirmed),
+                    entries=segment_entries(metadata, segment_index),
                     ensemble=segment.ensemble,
                     bookie_indexes=indexes,
                     is_open=segment_index == last_index and not metadata.is_closed,

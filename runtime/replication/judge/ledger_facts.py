@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -17,6 +20,13 @@ from bkctl.runtime.placement.rules import PlacementRules
 from bkctl.runtime.placement.survey import BookieSurvey
 from bkctl.runtime.replication.judge.copies import CopyState
 from bkctl.runtime.replication.judge.fragments import EntryRange
+from bkctl.runtime.replication.judge.verdict import (
+    UNDER_REPLICATED_STATES,
+    LedgerVerdict,
+    ReplicationState,
+    judge_metadata,
+    removed_members,
+)
 from bkctl.storage.ids import INVALID_ENTRY_ID
 from bkctl.storage.words import SHOWN_MAX, counted, enumerated
 
@@ -97,9 +107,11 @@ class AutorecoveryFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The bookies that an operator gave up with what they had of the ledger."""
     returned: tuple[str, ...] = ()
     """Those of them that are back, and that its end no longer names."""
+    moving: frozenset[str] = frozenset()
+    """Bookies whose ledgers a command moves now, if one of the ledger is lost."""
 
 
-class LedgerFacts(msgspec.Struct, frozen=True, kw_only=True):
+class LedgerFacts(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """All that was found. ``registrations`` are without the ``ignored`` bookies, which count as gone."""
 
     ledger_id: int
@@ -145,6 +157,66 @@ class LedgerFacts(msgspec.Struct, frozen=True, kw_only=True):
         found = {entry_id for each in self.outside for entry_id in each.found}
         return found.issuperset(segment.without_copy[:1] + segment.without_copy[-1:])
 
+    @functools.cached_property
+    def verdict(self) -> LedgerVerdict:
+        """The verdict on the ledger."""
+        live, note = self.registrations.live, self.autorecovery.given_up
+        return judge_metadata(self.ledger_id, self.metadata, live, note)
+
+    @functools.cached_property
+    def given_up_segments(self) -> set[int]:
+        """The segments of which an operator accepted the loss, and that miss nothing else."""
+        if self.autorecovery.given_up is None:
+            return set()
+        states: dict[int | None, set[ReplicationState]] = {}
+        for row in self.verdict.rows:
+            states.setdefault(row.write_set.segment_first_entry_id, set()).add(row.replication)
+        found = set()
+        for segment in self.segments:
+            of_it = states.get(segment.entries.first_entry_id, set())
+            is_answered = segment.without_copy and not any(self.silent_holders(segment))
+            if (ReplicationState.GIVEN_UP in of_it or is_answered) and of_it.isdisjoint(UNDER_REPLICATED_STATES):
+                found.add(segment.segment_index)
+        return found
+
+    @functools.cached_property
+    def needed_segments(self) -> tuple[SegmentFacts, ...]:
+        """The segments that were not given up."""
+        given_up = self.given_up_segments
+        return tuple(each for each in self.segments if each.segment_index not in given_up)
+
+    @functools.cached_property
+    def lost_positions(self) -> dict[int, list[int]]:
+        """The positions in each segment that was not given up of bookies that are not registered, and were not given up
+        there."""
+        live, removed = self.registrations.live, removed_members(self.verdict.rows)
+        return {
+            each.segment_index: [
+                index
+                for index, bookie_id in enumerate(each.ensemble)
+                if bookie_id not in live and (each.entries.first_entry_id, bookie_id) not in removed
+            ]
+            for each in self.needed_segments
+        }
+
+    @functools.cached_property
+    def lost_bookies(self) -> dict[str, int]:
+        """The bookies that are not registered and that the ledger needs, with the number of segments."""
+        ensembles = {each.segment_index: each.ensemble for each in self.segments}
+        found = [{ensembles[number][index] for index in indexes} for number, indexes in self.lost_positions.items()]
+        return dict(Counter(itertools.chain.from_iterable(found)))
+
+    @property
+    def seen(self) -> str:
+        """What is known of a ledger without problems, of which only some entries were read, and the command that reads
+        all."""
+        copies = [copy for segment in self.segments for copy in segment.copies]
+        states = {state for copy in copies for state in (copy.first, copy.last) if state is not None}
+        if not states:
+            return "there was no entry to read"
+        which = "each bookie has its" if states == {CopyState.PRESENT} else "not all bookies gave their"
+        return f"{which} first and last entry of each segment; bkctl ledger verify {self.ledger_id} reads all entries"
+
 
 def end_of(metadata: LedgerMetadata, answers: Mapping[str, MemberAnswer]) -> int:
     """The last entry of a closed ledger, else the highest last add confirmed that a bookie knows."""
@@ -152,17 +224,6 @@ def end_of(metadata: LedgerMetadata, answers: Mapping[str, MemberAnswer]) -> int
         return metadata.last_entry_id
     before_last_segment = metadata.last_segment.first_entry_id - 1
     return max((before_last_segment, *(answer.last_add_confirmed for answer in answers.values())))
-
-
-def seen_of(facts: LedgerFacts) -> str:
-    """What is known of a ledger without problems, of which only some entries were read, and the command that reads
-    all."""
-    copies = [copy for segment in facts.segments for copy in segment.copies]
-    states = {state for copy in copies for state in (copy.first, copy.last) if state is not None}
-    if not states:
-        return "there was no entry to read"
-    which = "each bookie has its" if states == {CopyState.PRESENT} else "not all bookies gave their"
-    return f"{which} first and last entry of each segment; bkctl ledger verify {facts.ledger_id} reads all entries"
 
 
 def is_bad(copy: StripeCopy) -> bool:

@@ -8,7 +8,7 @@ import msgspec
 
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger
-from bkctl.runtime.replication.judge.verdict import ReplicationState, judge_ledger, write_set_rows
+from bkctl.runtime.replication.judge.verdict import ReplicationState, judge_metadata, write_set_rows
 
 
 class LedgerFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +82,7 @@ def is_lost_with(metadata: LedgerMetadata, bookie_ids: Collection[str], live: Co
     """Whether each segment with entries on these bookies has some that only they have, and they are not registered."""
     named: set[int | None] = set()
     lost: set[int | None] = set()
-    for row in judge_ledger(write_set_rows(0, metadata), live).rows:
+    for row in judge_metadata(0, metadata, live).rows:
         if not set(bookie_ids).isdisjoint(row.write_set.write_set):
             named.add(row.write_set.segment_first_entry_id)
         if row.replication is ReplicationState.UNAVAILABLE and set(row.missing_bookies).issubset(bookie_ids):

@@ -8,8 +8,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 
-from bkctl.runtime.replication.judge.accepted_losses import GivenUpLedger
-from bkctl.runtime.replication.judge.advice import accept_loss_step, show_command
+from bkctl.runtime.replication.judge.advice import (
+    GivenUpLedger,
+    accept_loss_step,
+    close_lost_command,
+    show_command,
+)
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
 from bkctl.runtime.replication.judge.no_live_copy import bookies_to_start, start_words
 from bkctl.storage.severity import Severity
@@ -30,12 +34,13 @@ class Left(enum.Enum):
     REFUSED = ("may not be changed by this user", "may not be changed by this user")
     OPEN = ("waits for its writer", "wait for their writers")
     AGAIN = ("needs another run", "need another run")
+    BACK = ("has entries on a bookie that is back", "have entries on bookies that are back")
     ACCEPTED = ("has lost entries, which were accepted as lost", "have lost entries, which were accepted as lost")
 
     @property
     def severity(self) -> Severity:
-        """Critical: entries may be lost. Information: an operator accepted that."""
-        if self is Left.ACCEPTED:
+        """Critical: entries may be lost. Information: an operator accepted that, or a bookie with them serves again."""
+        if self in {Left.ACCEPTED, Left.BACK}:
             return Severity.INFORMATION
         return Severity.CRITICAL if self in {Left.NO_LIVE_COPY, Left.LOST, Left.UNREADABLE} else Severity.WARNING
 
@@ -68,6 +73,7 @@ _COMMANDS = {
     Left.METADATA: "bkctl metadata doctor",
     Left.REFUSED: "bkctl help exit-codes",
     Left.OPEN: "bkctl ledger explain {0}",
+    Left.BACK: "bkctl ledger explain {0}",
     Left.ACCEPTED: "bkctl ledger explain {0}",
 }
 
@@ -100,8 +106,14 @@ class LeftGroup(msgspec.Struct, frozen=True, kw_only=True):
         return f"{number:,} {self.left.sentence(number)}" + (f" ({self.remedy})" if self.remedy else "")
 
 
-def situation_of(failure: LedgerFailure, accepted: Mapping[int, GivenUpLedger] = {}) -> Left:
-    """What a failure means to the operator. A bookie that refuses this client runs, and may have what is missing."""
+def situation_of(
+    failure: LedgerFailure, accepted: Mapping[int, GivenUpLedger] = {}, back: Collection[str] = ()
+) -> Left:
+    """What a failure means to the operator. A bookie that refuses this client runs, and may have what is missing.
+
+    ``back``: bookies that serve again since the ledger failed."""
+    if not set(failure.absent).isdisjoint(back):
+        return Left.BACK
     loss = accepted.get(failure.ledger_id)
     if loss is not None and failure.reason is FailureReason.LOST and loss.covers(failure.entries):
         return Left.ACCEPTED
@@ -115,20 +127,22 @@ def left_groups(
     leaving: Collection[str],
     others: Collection[int] = (),
     accepted: Mapping[int, GivenUpLedger] = {},
+    back: Collection[str] = (),
 ) -> list[LeftGroup]:
     """The ledgers by the worst reason of each, the worst group first.
 
-    ``others``: ledgers that were not tried. ``accepted``: losses that an operator accepted.
+    ``others``: ledgers that were not tried. ``accepted``: losses that an operator accepted. ``back``: see
+    ``situation_of``.
     """
     worst: dict[int, LedgerFailure] = {}
     order = list(Left)
     for failure in failures:
-        known, left = worst.get(failure.ledger_id), situation_of(failure, accepted)
-        if known is None or order.index(left) < order.index(situation_of(known, accepted)):
+        known, left = worst.get(failure.ledger_id), situation_of(failure, accepted, back)
+        if known is None or order.index(left) < order.index(situation_of(known, accepted, back)):
             worst[failure.ledger_id] = failure
     found: dict[Left, list[LedgerFailure]] = {}
     for failure in worst.values():
-        found.setdefault(situation_of(failure, accepted), []).append(failure)
+        found.setdefault(situation_of(failure, accepted, back), []).append(failure)
     groups = [_group(each, found[each], leaving, accepted) for each in order if each in found]
     untried = tuple(sorted(set(others) - worst.keys()))
     if not untried:
@@ -152,9 +166,11 @@ def _group(
         remedy = failed  # such as an expired certificate: another bookie would refuse it as well
     command = _COMMANDS.get(left)
     # First the bookies that run and refuse this client, then those that do not run, those that are given up last.
-    # No advice says to start a bookie whose loss was accepted.
+    # No advice says to start a bookie whose loss was accepted, or that is back.
     given_up = {ledger_id: loss.gone for ledger_id, loss in accepted.items()}
-    may_help = () if left is Left.ACCEPTED else [each for each in failures if each.absent and not each.is_refused]
+    may_help = (
+        () if left in {Left.ACCEPTED, Left.BACK} else [each for each in failures if each.absent and not each.is_refused]
+    )
     absent = {each.ledger_id: frozenset(each.absent) - given_up.get(each.ledger_id, frozenset()) for each in may_help}
     absent = {ledger_id: each for ledger_id, each in absent.items() if each}
     others = collections.Counter(filter(None, (each.difference(leaving) for each in absent.values())))
@@ -198,7 +214,7 @@ def what_next(groups: Sequence[LeftGroup], again: str) -> str:
 class LastStep(msgspec.Struct, frozen=True):
     """Ledgers whose loss can be accepted, because only lost entries are left of them, and how; empty if there are none.
 
-    No other bookie than those that are given up can have these entries."""
+    No other bookie than those that are given up can have these entries. Ledgers that are not closed are ended first."""
 
     ledger_ids: tuple[int, ...] = ()
     sentence: str = ""
@@ -209,16 +225,17 @@ def last_step(
 ) -> LastStep:
     """The last step after a drain or a recovery. ``leaving``: bookies that are given up."""
     left = [each for each in failures if situation_of(each, accepted) is not Left.ACCEPTED]
-    others = {
-        each.ledger_id
-        for each in left
-        if each.reason is not FailureReason.LOST or not each.absent or not set(leaving).issuperset(each.absent)
-    }
-    lost = [each for each in left if each.ledger_id not in others]
+    others = {each.ledger_id for each in left if not each.absent or not set(leaving).issuperset(each.absent)}
+    others |= {each.ledger_id for each in left if each.reason not in {FailureReason.LOST, FailureReason.NOT_CLOSED}}
+    lost = [each for each in left if each.ledger_id not in others and not each.lacks_bookies]
     if not lost:
         return LastStep()
     ids = tuple(sorted({each.ledger_id for each in lost}))
     bookie_ids = sorted({bookie_id for each in lost for bookie_id in each.absent})
+    if open_ids := sorted({each.ledger_id for each in lost if each.reason is FailureReason.NOT_CLOSED}):
+        closes = close_lost_command(open_ids, bookie_ids)
+        disks = f"the disks of {enumerated(bookie_ids, shown_max=SHOWN_MAX)}"
+        return LastStep(ids, f"if {disks} are lost, {closes} closes those that are not closed")
     named = ids if any(each.has_live_member for each in lost) else ()
     return LastStep(ids, accept_loss_step(bookie_ids, named))
 

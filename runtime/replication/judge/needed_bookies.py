@@ -1,34 +1,135 @@
-"""What it means that ledgers reference bookies that are down, for the metadata doctor: as in the status. Pure."""
+"""What bookies ledgers need that are down, and whether writers find enough writable ones: as in the status. Pure."""
 
 from __future__ import annotations
 
+import enum
 import itertools
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
+
+import msgspec
 
 from bkctl.runtime.ledger.metadata import LedgerMetadata, Segment
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, LedgerCount, bookies_given_up
-from bkctl.runtime.replication.judge.accepted_losses import is_back
-from bkctl.runtime.replication.judge.advice import down_severity, in_maintenance, recover_command
-from bkctl.runtime.replication.judge.verdict import (
-    ReplicationRow,
-    ReplicationState,
-    judge_ledger,
-    wanted_members,
-    write_set_rows,
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, LedgerCount
+from bkctl.runtime.replication.judge.advice import (
+    Advice,
+    down_severity,
+    in_maintenance,
+    is_back,
+    ledgers_moving,
+    recover_command,
+    serves_unregistered,
+    show_command,
 )
-from bkctl.runtime.replication.judge.writable_bookies import (
-    Idle,
-    WritableBookies,
-    next_steps,
-    steps_for_writers,
-    too_few_text,
-    usual_size,
-)
+from bkctl.runtime.replication.judge.verdict import ReplicationRow, ReplicationState, judge_metadata, wanted_members
 from bkctl.storage.severity import Severity
-from bkctl.storage.words import capitalized, counted
+from bkctl.storage.words import SHOWN_MAX, capitalized, counted, enumerated
+
+_USUAL_PART = 4
+
+
+class Idle(enum.Enum):
+    """Why a bookie takes no entries of new ledgers; first what is ended the fastest."""
+
+    DRAIN = "drain"  # that no command continues now
+    OPERATOR = "operator"
+    SPACE = "space"
+    DOWN = "down"
+    OTHER = "other"
+    LEAVING = "leaving"  # a command moves its ledgers
+
+
+class WritableBookies(msgspec.Struct, frozen=True):
+    """How many bookies take entries of new ledgers, and why the others do not. ``usual_size``: see the function."""
+
+    writable: int
+    idle: Mapping[str, Idle] = {}
+    usual_size: int = 0
+
+    @property
+    def are_enough(self) -> bool:
+        """Whether most new ledgers can be created."""
+        return self.missing <= 0
+
+    @property
+    def missing(self) -> int:
+        """How many more most new ledgers need."""
+        return max(1, self.usual_size) - self.writable
+
+
+def usual_size(ledgers: Mapping[int, int]) -> int:
+    """What at least a quarter of the ledgers need: an ensemble of so many bookies, or more. 0 if there are no ledgers.
+
+    ``ledgers``: how many, by the size of their ensembles. A few ledgers of an unusual size do not count.
+    """
+    enough, found = sum(ledgers.values()) / _USUAL_PART, 0
+    for size in sorted(ledgers, reverse=True):
+        found += ledgers[size]
+        if found >= enough:
+            return size
+    return 0
+
+
+def writers_stop(found: WritableBookies) -> Advice:
+    """Too few bookies take new entries: new ledgers cannot be created, and writers cannot replace a bookie."""
+    steps = steps_for_writers(found)
+    command, how = steps[0][1], steps[0][0] + next_steps(steps)
+    if not found.writable:
+        return Advice(Severity.CRITICAL, "no_writable_bookie", f"no bookie is writable: {how}", command)
+    return Advice(Severity.CRITICAL, "writers_stop", f"writers stop: {too_few_text(found)}; {how}", command)
+
+
+def too_few_text(found: WritableBookies) -> str:
+    """How many bookies are writable, and what that prevents."""
+    which = counted(found.writable, "bookie is", "bookies are") if found.writable else "no bookie is"
+    size = f"with {found.usual_size}, like many here, " if found.usual_size else ""
+    return f"{which} writable, and ledgers {size}cannot be created"
+
+
+def steps_for_writers(found: WritableBookies) -> list[tuple[str, str]]:
+    """What gives writers as many bookies as they need, the fastest first, each with its command."""
+    steps: list[tuple[str, str]] = []
+    left = found.missing
+    ids = {why: [each for each, reason in found.idle.items() if reason is why] for why in Idle}
+    for why, names in ids.items():
+        if names and left > 0 and why is not Idle.LEAVING:
+            steps.append(_step(why, names, left))
+            left -= len(names)
+    if left > 0 and not ids[Idle.OTHER]:
+        how = "add a bookie" if left == 1 else f"add {left} bookies"
+        steps.append((how if found.writable or steps else "start one", "bkctl bookie list"))
+    if found.missing > 1:
+        how, command = steps[0]
+        steps[0] = f"{how} ({found.missing} more bookies are needed)", command
+    return steps
+
+
+def next_steps(steps: Sequence[tuple[str, str]]) -> str:
+    """What follows the first step, as the rest of a sentence."""
+    return "".join(f"; then {how}: {command}" for how, command in steps[1:])
+
+
+def _step(why: Idle, names: Sequence[str], needed: int) -> tuple[str, str]:
+    """What makes as many of these bookies writable as are needed, if there are so many, and its command."""
+    first = names[:needed]
+    these = enumerated(first, shown_max=SHOWN_MAX)
+    if why is Idle.DRAIN:
+        how = f"keep {these}, which a drain made read-only and no command empties now"
+        return how, f"bkctl bookie undrain {' '.join(first)}"
+    if why is Idle.OPERATOR:
+        how = f"make {these} writable, which an operator set read-only"
+        return how, f"bkctl bookie set-mode writable {' '.join(first)}"
+    if why is Idle.SPACE:
+        disks = "give it a disk" if len(first) == 1 else "give them disks"
+        return f"free space on {these}, or {disks}", "bkctl help full-disk"
+    if why is Idle.DOWN:
+        is_choice = 1 < needed < len(names)
+        which = enumerated(names, "or" if needed == 1 else "and", SHOWN_MAX)
+        return f"start {f'{needed} of ' if is_choice else ''}{which}", show_command(names)
+    add = "is not writable, or add a bookie" if len(first) == 1 else "are not writable, or add bookies"
+    return f"find out why {these} {add}", f"bkctl bookie state {first[0]}"
 
 
 class NeededBookies:
@@ -45,10 +146,11 @@ class NeededBookies:
         is_repaired: bool = True,
         idle: Mapping[str, Idle] = MappingProxyType({}),
         returned: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+        serving: Collection[str] = (),
     ) -> None:
         """``live``: all registered bookies. ``writable``: those of them that take copies; None: unknown.
         ``maintenance``: all of it. ``is_repaired``: see ``down_severity``. ``idle``: why bookies are not writable.
-        ``returned``: registered bookies that were given up, with their ledgers."""
+        ``returned``: registered bookies that were given up, with their ledgers. ``serving``: others that answer."""
         self._live = live
         self._writable = writable
         self._given_up = given_up
@@ -57,6 +159,7 @@ class NeededBookies:
         self._is_repaired = is_repaired
         self._idle = idle
         self._returned = returned
+        self._serving = serving
         self._sizes = Counter[int]()
         self._movable = frozenset[str]()
         self._without_copy: dict[str, LedgerCount] = {}
@@ -68,8 +171,7 @@ class NeededBookies:
         members = metadata.bookies()
         if members.issubset(self._live):
             return members
-        given_up = bookies_given_up(self._given_up.get(ledger_id))
-        rows = judge_ledger(write_set_rows(ledger_id, metadata), self._live, given_up).rows
+        rows = judge_metadata(ledger_id, metadata, self._live, self._given_up.get(ledger_id)).rows
         needed = wanted_members(rows, members)
         missing = needed.difference(self._live, self._awaited)
         self._movable |= movable_members(metadata, missing, self._writable or (), rows)
@@ -83,16 +185,21 @@ class NeededBookies:
         return down_severity(
             down,
             is_awaited=bookie_id in self._awaited and bookie_id not in self._without_copy,
-            is_repaired=self._is_repaired,
+            is_repaired=self._is_repaired or self._is_moving(bookie_id),
             has_live_copies=not self._without_copy,
         )
 
     def cure(self, bookie_id: str, *, has_cookie: bool) -> str | None:
         """What to do about a bookie that is down, once all ledgers were added; None: recover it, or start it."""
         is_movable, lost = bookie_id in self._movable, self._without_copy.get(bookie_id)
-        if bookie_id in self._awaited and lost is None:
-            advice = in_maintenance([self._awaited[bookie_id]], self._now_ms)
-            return f"Nothing before its time is over: {advice.sentence}. {advice.command} shows it."
+        moving = ledgers_moving([bookie_id]) if self._is_moving(bookie_id) else None
+        if bookie_id in self._serving:
+            (advice,) = serves_unregistered([bookie_id])
+            return f"{capitalized(advice.sentence)}: {advice.command}."
+        if lost is None and (moving is not None or bookie_id in self._awaited):
+            advice = moving or in_maintenance([self._awaited[bookie_id]], self._now_ms)
+            end = "its time is over" if moving is None else "the command has ended"
+            return f"Nothing before {end}: {advice.sentence}. {advice.command} shows it."
         if self._writable is None:
             return None
         recover = recover_command([bookie_id])
@@ -101,8 +208,13 @@ class NeededBookies:
             text = f"Start the bookie first: {which} entries without a live copy, which a recovery does not find "
             text += f"either; bkctl ledger explain {lost.first_ids[0]}."
             more = f" Once it is known that the disks are lost, {recover} copies the other ledgers."
-            return text + (more if is_movable else "")
+            if moving is not None:
+                more = f" {capitalized(moving.sentence)}: {moving.command}."
+            return text + (more if is_movable or moving is not None else "")
         return None if is_movable else _cure_without_move(recover, lost, has_cookie=has_cookie)
+
+    def _is_moving(self, bookie_id: str) -> bool:
+        return self._idle.get(bookie_id) is Idle.LEAVING
 
     def returned(self, bookie_id: str) -> tuple[str, str] | None:
         """What is wrong with a bookie that is back although it was given up, and what to do; None: it was not."""

@@ -12,6 +12,8 @@ from bkctl.runtime.replication.judge.verdict import ReplicationRow, ReplicationS
 from bkctl.storage.words import SHOWN_MAX, enumerated
 
 _IDS_KEPT_MAX = 10
+LOSS_IDS_MAX = 50
+"""Ledgers in a command that accepts a loss."""
 
 
 class NoLiveCopy(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,8 +53,8 @@ class NoLiveCopyTally:
         is_closed = any(row.write_set.ledger_state == "closed" for row in rows)
         self._is_part = self._is_part or any(row.live_copies for row in rows)
         self._holders.update(holders)
-        for ids in (self._first_ids, [] if is_closed else self._open_ids):
-            if len(ids) < _IDS_KEPT_MAX:
+        for ids, kept_max in ((self._first_ids, _IDS_KEPT_MAX), (self._open_ids, 0 if is_closed else LOSS_IDS_MAX)):
+            if len(ids) < kept_max:
                 ids.append(ledger_id)
 
     def result(self, *, is_exact: bool = True) -> NoLiveCopy:

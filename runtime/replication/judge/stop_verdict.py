@@ -30,7 +30,7 @@ from bkctl.runtime.replication.judge.fragments import Fragment, fragments_naming
 from bkctl.runtime.replication.judge.verdict import (
     WriteSetRow,
     bytes_on,
-    judge_ledger,
+    judge_metadata,
     removed_members,
     wanted_members,
     write_set_rows,
@@ -196,7 +196,7 @@ class StopCheck:
         self._sizes[metadata.ensemble_size, metadata.write_quorum_size, isolation] += 1
         members, removed = metadata.bookies(), frozenset[tuple[int | None, str]]()
         if (note := self._cluster.given_up.get(ledger_id)) is not None:
-            judged = judge_ledger(write_set_rows(ledger_id, metadata), self._live_now, note.member_since).rows
+            judged = judge_metadata(ledger_id, metadata, self._live_now, note).rows
             members, removed = wanted_members(judged, members), removed_members(judged)
         self.referenced |= members
         if gone := members - self._live_now - self._ids:

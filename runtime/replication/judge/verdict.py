@@ -16,6 +16,7 @@ import msgspec
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.owner import owner_of
 from bkctl.runtime.ledger.write_set import negatives_needed, write_set
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, bookies_given_up
 from bkctl.runtime.placement.isolation import IsolationDemand, isolation_demand
 from bkctl.runtime.replication.judge.fragments import EntryRange, segment_entries
 
@@ -126,11 +127,6 @@ class LedgerVerdict(msgspec.Struct, frozen=True, gc=False):
     rows: tuple[ReplicationRow, ...]
     replication: ReplicationState
 
-    @property
-    def has_given_up(self) -> bool:
-        """Whether an operator accepted the loss of some of its entries."""
-        return any(row.replication is ReplicationState.GIVEN_UP for row in self.rows)
-
 
 def write_set_rows(ledger_id: int, metadata: LedgerMetadata, node_ctime_ms: int | None = None) -> list[WriteSetRow]:
     """Rows of one ledger, ordered by segment and then by the first entry that uses the write set.
@@ -184,6 +180,13 @@ def judge_ledger(
     return LedgerVerdict(judged, max((row.replication for row in judged), key=_SEVERITY.__getitem__))
 
 
+def judge_metadata(
+    ledger_id: int, metadata: LedgerMetadata, live_bookies: Container[str], note: GivenUpNote | None = None
+) -> LedgerVerdict:
+    """The verdict on one ledger. ``note``: of the bookies that an operator gave up with what they have of it."""
+    return judge_ledger(write_set_rows(ledger_id, metadata), live_bookies, bookies_given_up(note))
+
+
 def wanted_members(rows: Iterable[ReplicationRow], members: Collection[str]) -> frozenset[str]:
     """The ``members`` of a ledger that it still needs: all but those that were given up in all segments with entries.
 
@@ -212,7 +215,7 @@ def bytes_on(rows: Iterable[WriteSetRow], bookie_ids: frozenset[str]) -> int:
 
 def live_copies(ledger_id: int, metadata: LedgerMetadata, live_bookies: Collection[str]) -> int:
     """Live copies of the entries that have the fewest."""
-    rows = judge_ledger(write_set_rows(ledger_id, metadata), live_bookies).rows
+    rows = judge_metadata(ledger_id, metadata, live_bookies).rows
     return min(row.live_copies if row.write_set.write_set else row.write_set.write_quorum_size or 0 for row in rows)
 
 

@@ -55,11 +55,7 @@ class RecoveryScan:
     open_database: OpenDatabase
 
     async def plan(self, demand: PlanDemand) -> RecoveryPlan:
-        """Like ``scan``, but refuses bookies that are probably misspelt, and targets that cannot be used.
-
-        BookieNotFoundError for a bookie without cookie, registration and ledgers. RefusedError for a target that is not
-        writable or that strict placement rules forbid.
-        """
+        """See ``BookieRecovery.plan``."""
         await self._require_targets(demand)
         plan = await self.scan(demand)
         if not demand.may_be_gone:

@@ -8,14 +8,16 @@ recorded range is verified again on its target.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import dataclasses
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, overload
 
 import msgspec
 
 from bkctl.runtime.errors import ConfigurationError, ConflictError
-from bkctl.runtime.replication.config import OpenLedgers, PlacementMode, VerifyMode
+from bkctl.runtime.ports import Workers
+from bkctl.runtime.replication.config import CopyPace, OpenLedgers, PlacementMode, VerifyMode
 from bkctl.runtime.replication.judge.ledger_result import LedgerResult
 from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, PlanTotals
 
@@ -59,6 +61,9 @@ _ADD_DONE: Final = (  # a drain may move a ledger twice
     "was_closed = max(was_closed, excluded.was_closed)"
 )
 _DROP_RANGES: Final = f"DELETE FROM range WHERE ledger_id IN (SELECT {_VALUES[0]} FROM json_each(?))"  # noqa: S608  constants
+
+
+JOB_FILE_LANE = "job-file"
 
 
 class Database(Protocol):
@@ -250,6 +255,38 @@ class JobFile:
     def close(self) -> None:
         """Close the database, without a write."""
         self._database.close()
+
+
+@dataclasses.dataclass
+class RecoveryJob:
+    """How a run is recorded and slowed down. ``read_pace`` is called once a second; None: the rates are unchanged.
+
+    ``warn`` receives sentences for the operator. ``hold`` is called under the lock of each ledger, before any change:
+    after a lost session it takes again what shows others that the job runs. Its errors end the run.
+    """
+
+    file: JobFile
+    workers: Workers
+    read_pace: Callable[[], CopyPace | None]
+    warn: Callable[[str], None]
+    hold: Callable[[], Awaitable[None]] | None = None
+    is_unrecorded: bool = dataclasses.field(default=False, init=False)
+    """Whether the file can no longer be written."""
+
+    def append(self, record: JobRange | LedgerResult) -> None:
+        """Note what is done, or how far a long copy is."""
+        if not self.is_unrecorded:
+            self.file.append(record)
+
+    async def write(self) -> None:
+        """Record what was noted. Without disk space the run goes on: the metadata shows what is done, too."""
+        if self.is_unrecorded:
+            return
+        try:
+            await self.workers.run(JOB_FILE_LANE, self.file.write)
+        except OSError as error:
+            self.is_unrecorded = True
+            self.warn(f"cannot write the job file, so --resume cannot continue this run: {error.strerror}")
 
 
 def no_job_file(path: str) -> ConfigurationError:

@@ -17,6 +17,7 @@ import msgspec
 
 from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.errors import (
+    SILENCE,
     BadVersionError,
     LedgerNotFoundError,
     MetadataFormatError,
@@ -31,8 +32,7 @@ from bkctl.runtime.replication.judge.advice import accept_loss_command
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
 from bkctl.runtime.replication.run.drain import Drain, DrainHooks, DrainResult, ModeWatch, OpenLedger
-from bkctl.runtime.replication.run.recovery import BookieRecovery
-from bkctl.runtime.replication.run.recovery_report import RecoveryReport
+from bkctl.runtime.replication.run.recovery import BookieRecovery, RecoveryReport
 from bkctl.runtime.replication.survey.loss_proof import listed_reasons
 from bkctl.storage.words import counted, named
 
@@ -146,7 +146,10 @@ class Decommission:
         else:
             live = frozenset([each for each in bookie_ids if not await self._is_down(each, on_wait)])
         if live and accepted_losses:
-            raise RefusedError(f"a loss can be proven only while the bookie is stopped: stop bookie {min(live)} first")
+            raise RefusedError(
+                f"nothing was changed: bookie {min(live)} serves, so what it has is not lost: bkctl decommission "
+                f"{min(live)} moves its ledgers without a loss"
+            )
         ids = tuple(sorted(set(bookie_ids)))
         versions = {}
         for bookie_id in ids:
@@ -185,7 +188,7 @@ class Decommission:
         try:
             await self._recovery.require_down([bookie_id], on_wait)
         except RefusedError:
-            if await self._recovery.answers(bookie_id):
+            if await self._recovery.error_of(bookie_id) is None:
                 return False
             raise
         return True
@@ -225,7 +228,7 @@ class Decommission:
         report = _report(plan, moved, moved.last_scan)
         cookie_remark = "" if is_drain_only else plan.cookie_remark
         live = sorted(plan.live)
-        down = [each for each in live if await self._recovery.is_silent(each)]
+        down = [each for each in live if isinstance(await self._recovery.error_of(each), SILENCE)]
         return msgspec.structs.replace(
             report,
             refusal=None if report.refusal is None else report.refusal + cookie_remark,

@@ -26,10 +26,10 @@ from bkctl.runtime.ports import Clock
 from bkctl.runtime.replication.config import OpenLedgers
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from bkctl.runtime.replication.plan.recovery_plan import RecoveryPlan
-from bkctl.runtime.replication.run.ledgers import RecoveryJob, RecoveryProgress
-from bkctl.runtime.replication.run.recovery import BookieRecovery
-from bkctl.runtime.replication.run.recovery_report import RecoveryReport
-from bkctl.runtime.replication.turn.live_bookies import LiveBookies
+from bkctl.runtime.replication.plan.store import RecoveryJob
+from bkctl.runtime.replication.run.ledgers import RecoveryProgress
+from bkctl.runtime.replication.run.recovery import BookieRecovery, RecoveryReport
+from bkctl.runtime.replication.turn.bookies import LiveBookies
 
 POLL_S = 0.5
 PASSES_MAX = 3
@@ -73,16 +73,6 @@ class ModeWatch:
         read_only = frozenset(bookie_ids).intersection(found.read_only) - writable
         down = frozenset(bookie_ids) - writable - read_only
         return LeavingBookies(tuple(sorted(writable)), tuple(sorted(read_only)), tuple(sorted(down)))
-
-    async def require_no_writable(self, bookie_ids: Collection[str]) -> LeavingBookies:
-        """ConflictError if one of the bookies accepts writes, so that new ledgers may be on it."""
-        found = await self.read(bookie_ids)
-        if found.writable:
-            raise ConflictError(
-                f"bookie {found.writable[0]} is writable again, so new ledgers may be on it: make it read-only "
-                f"(bkctl bookie set-mode read-only {found.writable[0]}) and run the command again"
-            )
-        return found
 
     async def wait_until_none(
         self,
@@ -192,7 +182,7 @@ class Drain:
         async def scan() -> RecoveryPlan:
             if self.hooks.before_scan is not None:
                 await self.hooks.before_scan()
-            found = await self.recovery.scan(bookie_ids, unreachable=await self._unreachable(bookie_ids))
+            found = await self.recovery.scan(bookie_ids, await self._unreachable(bookie_ids))
             return msgspec.structs.replace(found, is_drain=bool(self.live))
 
         return await self.recovery.outage.outlast(scan)
@@ -254,7 +244,12 @@ class Drain:
     async def _unreachable(self, bookie_ids: Collection[str]) -> tuple[str, ...]:
         """The bookies that are down; ConflictError if one that serves accepts writes, RefusedError in a migration."""
         await self.recovery.outage.outlast(self.ports.ledgers.migration.require_none)
-        found = await self.watch.require_no_writable(self.live)
+        found = await self.watch.read(self.live)
+        if found.writable:
+            raise ConflictError(
+                f"bookie {found.writable[0]} is writable again, so new ledgers may be on it: make it read-only "
+                f"(bkctl bookie set-mode read-only {found.writable[0]}) and run the command again"
+            )
         return tuple(sorted(frozenset(bookie_ids) - self.live | set(found.down)))
 
 

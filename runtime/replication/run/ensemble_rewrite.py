@@ -8,6 +8,7 @@ similar settings. Different cookies prove the opposite. Source: cli-parity card 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import random
 from collections.abc import Callable
@@ -19,7 +20,6 @@ from bkctl.runtime.errors import RefusedError
 from bkctl.runtime.ledger.metadata import LedgerMetadata, Segment, is_valid_bookie_id
 from bkctl.runtime.ledger.metadata_format import encode_ledger_metadata
 from bkctl.runtime.metadata.bookies.cookies import CookieStore
-from bkctl.runtime.metadata.bookies.registration import RegistrationClient
 from bkctl.runtime.metadata.ledgers.changes import Action, Step
 from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger, scan_stored
 from bkctl.runtime.metadata.store import MetadataStore
@@ -68,56 +68,45 @@ class RewriteSurvey(msgspec.Struct):
     probes: tuple[Probe, ...] = ()
 
 
+@dataclasses.dataclass(eq=False)
 class EnsembleRewrite:
-    """One rewrite from ``source`` to ``destination``."""
+    """One rewrite from ``source`` to ``destination``; RefusedError for invalid ids."""
 
-    def __init__(
-        self,
-        ports: ClientPorts,
-        store: MetadataStore,
-        registration: RegistrationClient,
-        source: str,
-        destination: str,
-        *,
-        config: ReplicationConfig,
-        has_open_ends: bool = False,
-        probes_max: int = PROBES_MAX,
-    ) -> None:
-        """RefusedError for invalid ids."""
-        for bookie_id in (source, destination):
+    ports: ClientPorts
+    store: MetadataStore
+    source: str
+    destination: str
+    _: dataclasses.KW_ONLY
+    config: ReplicationConfig
+    has_open_ends: bool = False
+
+    def __post_init__(self) -> None:
+        for bookie_id in (self.source, self.destination):
             if not is_valid_bookie_id(bookie_id):
                 raise RefusedError(f"nothing was changed: {bookie_id!r} is not a bookie id")
-        if source == destination:
-            raise RefusedError(f"nothing was changed: both ids are {source}")
-        self._ports = ports
-        self._store = store
-        self._registration = registration
-        self._cookies = CookieStore(store, ports.ledgers.root)
-        self._source = source
-        self._destination = destination
-        self._config = config
-        self._has_open_ends = has_open_ends
-        self._probes_max = probes_max
+        if self.source == self.destination:
+            raise RefusedError(f"nothing was changed: both ids are {self.source}")
+        self._cookies = CookieStore(self.store, self.ports.ledgers.root)
 
     async def require_roles(self) -> None:
         """RefusedError unless the destination is registered and the source is not."""
-        live = (await self._registration.snapshot()).live
-        if self._source in live:
+        live = (await self.ports.registrations.snapshot()).live
+        if self.source in live:
             raise RefusedError(
-                f"nothing was changed: bookie {self._source} is registered, so the ids are two bookies; stop it first"
+                f"nothing was changed: bookie {self.source} is registered, so the ids are two bookies; stop it first"
             )
-        if self._destination not in live:
+        if self.destination not in live:
             raise RefusedError(
-                f"nothing was changed: bookie {self._destination} is not registered, so its entries cannot be "
+                f"nothing was changed: bookie {self.destination} is not registered, so its entries cannot be "
                 "checked: start it first"
             )
 
     async def survey(self, on_progress: Callable[[int], None] | None = None) -> RewriteSurvey:
         """Read all ledgers. Memory use does not depend on their number."""
         found = RewriteSurvey()
-        certain, uncertain = (_Sample(self._ports.clock.random, self._probes_max) for _ in range(2))
+        certain, uncertain = (_Sample(self.ports.clock.random) for _ in range(2))
         digest = hashlib.sha256()
-        ledgers = scan_stored(self._store, self._ports.ledgers)
+        ledgers = scan_stored(self.store, self.ports.ledgers)
         async with contextlib.aclosing(ledgers):
             async for ledger in ledgers:
                 found.scanned += 1
@@ -145,26 +134,26 @@ class EnsembleRewrite:
 
     async def verify_identity(self, survey: RewriteSurvey) -> str:
         """A sentence that says how the destination proved to be the source; RefusedError if it did not."""
-        source, destination = await self._cookies.find(self._source), await self._cookies.find(self._destination)
+        source, destination = await self._cookies.find(self.source), await self._cookies.find(self.destination)
         has_equal_cookies = source is not None and destination is not None
         if source is not None and destination is not None:
-            renamed = msgspec.structs.replace(source.value, bookie_id=self._destination)
+            renamed = msgspec.structs.replace(source.value, bookie_id=self.destination)
             difference = ", ".join(each.field for each in destination.value.differences(renamed))
             if difference:
                 raise RefusedError(
-                    f"nothing was changed: {self._destination} is not {self._source}: their cookies differ in "
+                    f"nothing was changed: {self.destination} is not {self.source}: their cookies differ in "
                     f"{difference}"
                 )
         if (present_count := await self._probe(survey.probes)) > 0:
-            return f"{self._destination} has all of {present_count} sampled entries of {self._source}"
+            return f"{self.destination} has all of {present_count} sampled entries of {self.source}"
         if not survey.probes:
-            return f"no entry is affected: {self._source} has none of these ledgers"
+            return f"no entry is affected: {self.source} has none of these ledgers"
         if not has_equal_cookies:
             raise RefusedError(
-                f"nothing was changed: nothing proves that {self._destination} is {self._source}: it has none of "
+                f"nothing was changed: nothing proves that {self.destination} is {self.source}: it has none of "
                 "the sampled entries, which may not exist, and there are no two cookies to compare"
             )
-        return f"the cookies of {self._source} and {self._destination} have the same directories of the same instance"
+        return f"the cookies of {self.source} and {self.destination} have the same directories of the same instance"
 
     def decide(self, _: int, stored: StoredLedger | None) -> Step:
         """Decide what to do with a ledger in its current state."""
@@ -178,17 +167,17 @@ class EnsembleRewrite:
         return Step(Action.SET, encode_ledger_metadata(rewrite.metadata))
 
     def _rewrite(self, metadata: LedgerMetadata) -> Rewrite:
-        return rewrite_bookie(metadata, self._source, self._destination, has_open_ends=self._has_open_ends)
+        return rewrite_bookie(metadata, self.source, self.destination, has_open_ends=self.has_open_ends)
 
     def _choose_probe(self, ledger_id: int, metadata: LedgerMetadata, rewrite: Rewrite) -> Probe | None:
         """An entry of the ledger that proves that a bookie is the source; None if the source should have no entry."""
-        randomness = self._ports.clock.random
+        randomness = self.ports.clock.random
         segments = list(rewrite.segments)
         randomness.shuffle(segments)
         uncertain = None
         for segment_index in segments:
             segment = metadata.segments[segment_index]
-            index = segment.ensemble.index(self._source)
+            index = segment.ensemble.index(self.source)
             if segment_index == len(metadata.segments) - 1 and not metadata.is_closed:
                 first_round = EntryRange(segment.first_entry_id, segment.first_entry_id + metadata.ensemble_size - 1)
                 uncertain = Probe(
@@ -203,17 +192,17 @@ class EnsembleRewrite:
 
     async def _probe(self, probes: tuple[Probe, ...]) -> int:
         """Number of entries that the destination has; RefusedError if a required one is missing."""
-        reader = CopyReader(self._ports, self._config, lambda _: True)
+        reader = CopyReader(self.ports, self.config, lambda _: True)
         present_count = 0
         for probe in probes:
             credentials = credentials_of(probe.ledger_id, probe.metadata)
-            copy = await reader.read(self._destination, credentials, probe.entry_id, attempts_max=_ATTEMPTS_MAX)
+            copy = await reader.read(self.destination, credentials, probe.entry_id, attempts_max=_ATTEMPTS_MAX)
             if copy.state is CopyState.PRESENT:
                 present_count += 1
             elif probe.is_certain or copy.state is not CopyState.MISSING:
                 raise RefusedError(
-                    f"nothing was changed: {self._source} should have entry {probe.entry_id} of ledger "
-                    f"{probe.ledger_id}, but {self._destination} does not have it ({copy.state.value}: "
+                    f"nothing was changed: {self.source} should have entry {probe.entry_id} of ledger "
+                    f"{probe.ledger_id}, but {self.destination} does not have it ({copy.state.value}: "
                     f"{copy.reason})"
                 )
         return present_count
@@ -222,20 +211,19 @@ class EnsembleRewrite:
 class _Sample:
     """A uniform random sample of probes (reservoir sampling)."""
 
-    def __init__(self, randomness: random.Random, probes_max: int) -> None:
+    def __init__(self, randomness: random.Random) -> None:
         self._random = randomness
-        self._probes_max = probes_max
         self._offered = 0
         self.probes: list[Probe] = []
 
     def add(self, probe: Probe) -> None:
         """Add a candidate."""
         self._offered += 1
-        if len(self.probes) < self._probes_max:
+        if len(self.probes) < PROBES_MAX:
             self.probes.append(probe)
             return
         slot = self._random.randrange(self._offered)
-        if slot < self._probes_max:
+        if slot < PROBES_MAX:
             self.probes[slot] = probe
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
@@ -17,6 +18,8 @@ from bkctl.runtime.errors import LedgerNotFoundError
 from bkctl.runtime.metadata.outage import MetadataOutage, OutageWait
 from bkctl.runtime.metadata.pipeline import each_of
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
+from bkctl.runtime.replication.config import Policy
 from bkctl.runtime.replication.copy.limits import SharedPacer, for_each_bounded
 from bkctl.runtime.replication.judge.bad_copies import (
     InPlacePlan,
@@ -31,11 +34,10 @@ from bkctl.runtime.replication.judge.fragments import merge_ranges
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, LedgerResult
 from bkctl.runtime.replication.judge.targets import PlacementForecast
 from bkctl.runtime.replication.plan.recovery_plan import PlanTotals
-from bkctl.runtime.replication.policy import Policy
-from bkctl.runtime.replication.run.ledger_repairer import LedgerRepairer
-from bkctl.runtime.replication.run.ledgers import LedgerRun, RecoveryJob, RecoveryProgress
+from bkctl.runtime.replication.plan.store import RecoveryJob
+from bkctl.runtime.replication.run.ledgers import LedgerRun, RecoveryProgress
 from bkctl.runtime.replication.survey.checker import LedgerChecker
-from bkctl.runtime.replication.turn.state import LedgerTask
+from bkctl.runtime.replication.turn.state import LedgerTask, TurnTools
 
 
 class InPlaceReport(msgspec.Struct, frozen=True):
@@ -98,10 +100,11 @@ class InPlaceRepair:
         ledger_ids: Sequence[int],
         found_before: Mapping[int, Sequence[CopyFinding]],
         on_progress: Callable[[int, int], None],
+        given_up: Mapping[int, GivenUpNote] = MappingProxyType({}),
     ) -> InPlacePlan:
         """Verify these ledgers, or of those with bad copies in ``found_before`` only these; MetadataOutageError.
 
-        ``on_progress`` gets the ledgers done and the bytes read.
+        ``on_progress`` gets the ledgers done and the bytes read. ``given_up``: accepted losses, which are left.
         """
         ledgers: list[LedgerInPlace] = []
         deleted: list[int] = []
@@ -109,7 +112,7 @@ class InPlaceRepair:
         registrations = await self.outage.outlast(self.ports.registrations.snapshot)
         pace, pacer = self.policy.pace, SharedPacer(self.ports.clock)
         pacer.change(pace.bytes_per_s, pace.bytes_per_s_per_bookie)
-        checker = LedgerChecker(self.ports, registrations.live, self.policy.config, pacer)
+        checker = LedgerChecker(self.ports, registrations.live, self.policy.config, pacer, given_up=given_up)
         survey = await self.outage.outlast(lambda: self.ports.placement.survey(registrations.writable))
         forecast = PlacementForecast(survey, (), self.ports.clock.random)
 
@@ -147,25 +150,23 @@ class InPlaceRepair:
         planned = {ledger.ledger_id: ledger for ledger in plan.to_repair}
         results: list[LedgerResult] = []
         totals = PlanTotals(ledgers=len(planned), entries=plan.copies, bytes_to_copy=plan.bytes_estimate)
-        run = LedgerRun(self.ports, self.policy, totals, results.append, on_progress, job)
-        repairer = LedgerRepairer(
+        tools = TurnTools(
             self.ports,
             self.locks,
             self.policy,
-            on_range=run.note_range,
             on_outage=self.on_outage,
-            hold=None if job is None else job.hold,
+            job=job,
         )
+        run = LedgerRun(tools, totals, results.append, on_progress)
         tasks = [
             LedgerTask(
                 ledger_id=ledger_id,
                 bad=ledger.bad,
-                ranges=() if job is None else job.file.ranges_of(ledger_id),
                 bytes_to_copy=ledger.bytes_to_copy,
             )
             for ledger_id, ledger in planned.items()
         ]
-        seconds = await run.run(repairer, each_of(tasks))
+        seconds = await run.run(each_of(tasks))
         results.sort(key=lambda result: result.ledger_id)
         left = [each for result in results for each in _left_of(result, planned[result.ledger_id])]
         left = sorted([*plan.left, *left], key=lambda each: (each.ledger_id, each.bookie_id))

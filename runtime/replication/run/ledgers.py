@@ -1,4 +1,4 @@
-"""One run over many ledgers: gives out the tasks, reports progress, and keeps the job file."""
+"""One run over many ledgers: the order of its tasks, and its progress."""
 
 from __future__ import annotations
 
@@ -7,33 +7,29 @@ import contextlib
 import dataclasses
 import heapq
 from collections import Counter
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import msgspec
 
 from bkctl.runtime.client.access import require_access
-from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.errors import LedgerNotFoundError, MetadataError
 from bkctl.runtime.ledger.owner import owner_of
 from bkctl.runtime.metadata.pulsar_migration import FLAG_AGE_S_MAX
-from bkctl.runtime.ports import Clock, Workers
+from bkctl.runtime.ports import Clock
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.activity import LedgerActivity
 from bkctl.runtime.replication.copy.limits import for_each_bounded
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerResult
 from bkctl.runtime.replication.plan.recovery_plan import PlanTotals
-from bkctl.runtime.replication.plan.store import JobFile, JobRange
-from bkctl.runtime.replication.policy import CopyPace, Policy
-from bkctl.runtime.replication.run.ledger_repairer import LedgerRepairer
-from bkctl.runtime.replication.turn.state import LedgerTask
+from bkctl.runtime.replication.turn.state import LedgerTask, TurnTools
+from bkctl.runtime.replication.turn.turn import LedgerTurn
 
 PROGRESS_INTERVAL_NS = 100_000_000
 TICK_S = 1.0
 """How often progress is reported even if nothing ends, and how often the job file is written and the rates are read."""
 _ACCESS_PAUSE_S = 10.0
 """Shortest time between two checks of whether the bookies accept this client."""
-JOB_FILE_LANE = "job-file"
 
 
 class LedgerQueue:
@@ -146,43 +142,19 @@ class RecoveryProgress(msgspec.Struct, frozen=True, kw_only=True):
         return f", {self.ledgers_failed} failed" + (f" ({self.why_failed})" if self.why_failed else "")
 
 
-@dataclasses.dataclass(frozen=True)
-class RecoveryJob:
-    """How a run is recorded and slowed down. ``read_pace`` is called once a second; None: the rates are unchanged.
-
-    ``warn`` receives sentences for the operator. ``hold`` is called under the lock of each ledger, before any change:
-    after a lost session it takes again what shows others that the job runs. Its errors end the run.
-    """
-
-    file: JobFile
-    workers: Workers
-    read_pace: Callable[[], CopyPace | None]
-    warn: Callable[[str], None]
-    hold: Callable[[], Awaitable[None]] | None = None
-
-
+@dataclasses.dataclass(eq=False)
 class LedgerRun:
-    """State of one run over many ledgers."""
+    """State of one run over many ledgers. ``on_result`` gets the result of each, once."""
 
-    def __init__(
-        self,
-        ports: ClientPorts,
-        policy: Policy,
-        totals: PlanTotals,
-        on_result: Callable[[LedgerResult], None],
-        on_progress: Callable[[RecoveryProgress], None] | None,
-        job: RecoveryJob | None,
-    ) -> None:
-        """``on_result`` gets the result of each ledger, once."""
-        self._ports = ports
-        self._config = policy.config
-        self._totals = totals
-        self._on_result = on_result
-        self._on_progress = on_progress
+    tools: TurnTools
+    totals: PlanTotals
+    on_result: Callable[[LedgerResult], None]
+    on_progress: Callable[[RecoveryProgress], None] | None
+
+    def __post_init__(self) -> None:
+        self._ports, self._config, self._job = self.tools.ports, self.tools.policy.config, self.tools.job
+        self._current: dict[int, LedgerActivity] = {}
         self._progress_at_ns = 0
-        self._job = job
-        self._is_unrecorded = False
-        """Whether the job file can no longer be written."""
         self._is_in_doubt = asyncio.Event()
         """A ledger failed: the bookies may not accept this client any longer."""
         self._refusal = ""
@@ -193,18 +165,12 @@ class LedgerRun:
         """How many of them cannot be read because of a bookie that is not to be replaced."""
         self._waiting_for_writers = 0
         self._writers_due_ns = 0
-        self._repairer: LedgerRepairer
         self._queue: LedgerQueue
 
-    def note_range(self, found: JobRange) -> None:
-        """A long copy has come this far."""
-        if self._job is not None and not self._is_unrecorded:
-            self._job.file.append(found)
-
-    async def run(self, repairer: LedgerRepairer, tasks: AsyncIterable[LedgerTask]) -> float:
+    async def run(self, tasks: AsyncIterable[LedgerTask]) -> float:
         """Work on all tasks; returns the seconds. RefusedError as soon as Pulsar begins to migrate its metadata;
         AuthenticationRequiredError once no bookie accepts this client."""
-        self._repairer, self._queue = repairer, LedgerQueue(tasks, self._ports.clock, self._config)
+        self._queue = LedgerQueue(tasks, self._ports.clock, self._config)
         started_ns = self._ports.clock.monotonic_ns()
         self._follow_pace()
         ticking = asyncio.create_task(self._tick())
@@ -216,7 +182,8 @@ class LedgerRun:
             ticking.cancel()
             self._report_progress(is_forced=True)
             await asyncio.gather(ticking, return_exceptions=True)
-            await self._write_job()
+            if self._job is not None:
+                await self._job.write()
         return (self._ports.clock.monotonic_ns() - started_ns) / 1e9
 
     async def wait_for_writers(self, ledgers: int, until_ns: int) -> None:
@@ -260,24 +227,19 @@ class LedgerRun:
             await self._ports.clock.sleep(TICK_S)
             self._report_progress()
             self._follow_pace()
-            await self._write_job()
+            if self._job is not None:
+                await self._job.write()
 
     def _follow_pace(self) -> None:
         if self._job is not None and (pace := self._job.read_pace()) is not None:
-            self._repairer.set_pace(pace)
-
-    async def _write_job(self) -> None:
-        """Record what is done. Without disk space the run goes on: the metadata shows what is done, too."""
-        if self._job is None or self._is_unrecorded:
-            return
-        try:
-            await self._job.workers.run(JOB_FILE_LANE, self._job.file.write)
-        except OSError as error:
-            self._is_unrecorded = True
-            self._job.warn(f"cannot write the job file, so --resume cannot continue this run: {error.strerror}")
+            self.tools.set_pace(pace)
 
     async def _repair_one(self, task: LedgerTask) -> None:
-        tried = await self._repairer.repair(task)
+        activity = self._current[task.ledger_id] = LedgerActivity(task.ledger_id, self._ports.clock.monotonic_ns())
+        try:
+            tried = await self.tools.outage.outlast(LedgerTurn(self.tools, task, activity).run)
+        finally:
+            del self._current[task.ledger_id]
         if tried.failures:
             self._is_in_doubt.set()
         self._refusal = next((each.bare_detail for each in tried.failures if each.is_refused), "")
@@ -292,9 +254,9 @@ class LedgerRun:
             if first.reason is FailureReason.UNREADABLE:
                 self._silent.update(set(first.absent).difference(task.leaving, task.unreachable))
             self._failed_bytes += task.bytes_to_copy
-        self._on_result(result)
-        if self._job is not None and not result.failures and not self._is_unrecorded:
-            self._job.file.append(result)
+        self.on_result(result)
+        if self._job is not None and not result.failures:
+            self._job.append(result)
         self._report_progress()
 
     async def _owner(self, ledger_id: int) -> str | None:
@@ -313,21 +275,21 @@ class LedgerRun:
 
     def _report_progress(self, *, is_forced: bool = False) -> None:
         now_ns = self._ports.clock.monotonic_ns()
-        if self._on_progress is None or not (is_forced or now_ns - self._progress_at_ns >= PROGRESS_INTERVAL_NS):
+        if self.on_progress is None or not (is_forced or now_ns - self._progress_at_ns >= PROGRESS_INTERVAL_NS):
             return
         self._progress_at_ns = now_ns
-        current = self._repairer.current
-        oldest = current[0] if current else self._queue.oldest_waiting()
-        planned = max(0, self._totals.bytes_to_copy - self._failed_bytes)
-        self._on_progress(
+        oldest = next(iter(self._current.values()), None) or self._queue.oldest_waiting()
+        planned = max(0, self.totals.bytes_to_copy - self._failed_bytes)
+        left = max(0, planned - self.tools.bytes_copied)
+        self.on_progress(
             RecoveryProgress(
                 ledgers_done=self._done,
-                ledgers_total=self._totals.ledgers,
+                ledgers_total=self.totals.ledgers,
                 ledgers_failed=self._failures.total(),
-                entries_copied=self._repairer.entries_copied,
-                bytes_copied=self._repairer.bytes_copied,
+                entries_copied=self.tools.entries_copied,
+                bytes_copied=self.tools.bytes_copied,
                 bytes_planned=planned,
-                least_s=self._repairer.least_s(max(0, planned - self._repairer.bytes_copied)),
+                least_s=self.tools.pacer.least_s(left, self.tools.targets.count),
                 why_failed=self._why_failed(),
                 waiting_for_writers=self._waiting_for_writers,
                 writers_wait_s=max(0.0, (self._writers_due_ns - now_ns) / 1e9) if self._waiting_for_writers else 0.0,

@@ -25,6 +25,8 @@ from bkctl.runtime.metadata.replication.directories import ForeignNames
 from bkctl.runtime.metadata.replication.format import decode_mark
 from bkctl.runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks, list_locked_ids
 from bkctl.runtime.metadata.replication.marks import ListedMark, UnderReplicationMarks, list_marks
+from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
+from bkctl.runtime.metadata.replication.recovery_status import read_given_up
 from bkctl.runtime.metadata.store import MetadataStore, Node, find_node
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.judge.check_scope import CheckScope
@@ -205,7 +207,10 @@ class MarkRepair:
         """
         locked = frozenset(await list_locked_ids(self._store, self._root, foreign))
         registrations = await self._ports.registrations.snapshot()
-        checker = LedgerChecker(self._ports, registrations.live, self._config) if is_deep else None
+        checker = None
+        if is_deep:
+            given_up = await read_given_up(RecoveryNotes(self._store, self._root))
+            checker = LedgerChecker(self._ports, registrations.live, self._config, given_up=given_up)
         marks = list_marks(self._store, self._root, foreign, missing=missing)
 
         async def judge(mark: ListedMark) -> JudgedMark:

@@ -6,7 +6,10 @@ requests in flight, verifies copies before the metadata references them, and con
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 import msgspec
 
@@ -15,16 +18,138 @@ from bkctl.runtime.errors import SILENCE, BookieError, RefusedError
 from bkctl.runtime.metadata.bookies.cookies import CookieStore
 from bkctl.runtime.metadata.outage import MetadataOutage, OutageWait
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
+from bkctl.runtime.placement.rules import PlacementRule
+from bkctl.runtime.replication.config import Policy, VerifyMode
 from bkctl.runtime.replication.copy.reader import reason_of
+from bkctl.runtime.replication.judge.fragments import accepted_entries
+from bkctl.runtime.replication.judge.ledger_result import (
+    FailureReason,
+    LedgerFailure,
+    LedgerResult,
+    SourceDefect,
+    rule_counts,
+)
 from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
 from bkctl.runtime.replication.plan.scan import PlanDemand, RecoveryScan
-from bkctl.runtime.replication.plan.store import OpenDatabase, UnfinishedJob
-from bkctl.runtime.replication.policy import Policy
-from bkctl.runtime.replication.run.ledger_repairer import LedgerRepairer
-from bkctl.runtime.replication.run.ledgers import LedgerRun, RecoveryJob, RecoveryProgress
-from bkctl.runtime.replication.run.recovery_report import RecoveryReport, RecoveryTally
+from bkctl.runtime.replication.plan.store import OpenDatabase, RecoveryJob, UnfinishedJob
+from bkctl.runtime.replication.run.ledgers import LedgerRun, RecoveryProgress
 from bkctl.runtime.replication.survey.loss_proof import LossProof
-from bkctl.runtime.replication.turn.state import LedgerTask
+from bkctl.runtime.replication.turn.state import LedgerTask, TurnTools
+
+MEBIBYTE = 1024 * 1024
+
+
+class FencedLedger(msgspec.Struct, frozen=True):
+    """An open ledger that the run fenced and closed."""
+
+    ledger_id: int
+    owner: str | None
+
+
+class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of a recovery. ``failures``: ledgers that still reference the failed bookies, with range and reason."""
+
+    bookie_ids: tuple[str, ...]
+    ledgers: int = 0
+    """Ledgers of the plan: the sum of repaired, repaired by another process, deleted and failed ones."""
+    ledgers_repaired: int = 0
+    """Ledgers that this run repaired completely, by rewriting a segment or closing the ledger."""
+    ledgers_repaired_by_others: int = 0
+    """Ledgers in which another recovery or the writer had already replaced the failed bookies."""
+    ledgers_deleted: int = 0
+    """Ledgers that were deleted before they were repaired."""
+    ledgers_failed: int = 0
+    """Ledgers that still reference the failed bookies, including partly repaired ones."""
+    ledgers_unreadable: int = 0
+    """Ledgers outside the plan with unreadable metadata, which may reference the bookies."""
+    fenced: tuple[FencedLedger, ...]
+    """Open ledgers that were fenced and closed; these also count above."""
+    fragments: int = 0
+    entries: int = 0
+    bytes_copied: int = 0
+    seconds: float
+    failures: tuple[LedgerFailure, ...]
+    defects: tuple[SourceDefect, ...]
+    """Bad copies on surviving bookies. They were not used, and still exist."""
+    broken_rules: Mapping[str, int] = {}
+    """Copies that break a placement rule, by rule."""
+    verify: VerifyMode = VerifyMode.ALL
+    """Which copies were read back."""
+
+    @property
+    def ledgers_closed(self) -> int:
+        """Number of fenced ledgers."""
+        return len(self.fenced)
+
+    @property
+    def mebibytes_per_second(self) -> float:
+        """Verified bytes copied per second of the whole run."""
+        return self.bytes_copied / MEBIBYTE / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def has_progress(self) -> bool:
+        """Whether anything was changed."""
+        return self.fragments > 0 or bool(self.fenced)
+
+    def with_left(self, ledger_ids: Sequence[int], unreadable: Sequence[LedgerFailure]) -> RecoveryReport:
+        """The same, with ledgers that were not in the plan: those that a last scan found, and unreadable ones."""
+        detail = f"it references {', '.join(self.bookie_ids)}: run the command again without --resume"
+        left = [LedgerFailure(each, FailureReason.NOT_PLANNED, (), detail) for each in ledger_ids]
+        failures = sorted([*self.failures, *left, *unreadable], key=lambda failure: failure.ledger_id)
+        return msgspec.structs.replace(
+            self,
+            ledgers=self.ledgers + len(left),
+            ledgers_failed=self.ledgers_failed + len(left),
+            ledgers_unreadable=self.ledgers_unreadable + len(unreadable),
+            failures=tuple(failures),
+        )
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all planned work is done."""
+        return not self.failures
+
+
+class RecoveryTally:
+    """Counts the results of a run, and keeps only those that a report names."""
+
+    def __init__(self, verify: VerifyMode = VerifyMode.ALL) -> None:
+        self._verify = verify
+        self._sums: Counter[str] = Counter()
+        self._failures: list[LedgerFailure] = []
+        self._defects: list[SourceDefect] = []
+        self._broken_rules: Counter[PlacementRule] = Counter()
+        self._fenced: list[FencedLedger] = []
+
+    def add(self, result: LedgerResult) -> None:
+        """Count the result of one more ledger."""
+        self._sums["ledgers"] += 1
+        self._sums[f"ledgers_{result.outcome.name.lower()}"] += 1
+        for name in ("fragments", "entries", "bytes_copied"):
+            self._sums[name] += getattr(result, name)
+        self._failures += result.failures
+        self._defects += result.defects
+        self._broken_rules.update(broken.rule for broken in result.broken_rules)
+        if result.was_closed:
+            self._fenced.append(FencedLedger(result.ledger_id, result.owner))
+
+    def report(
+        self, bookie_ids: tuple[str, ...], seconds: float, unreadable: Sequence[LedgerFailure] = ()
+    ) -> RecoveryReport:
+        """Summarize the run. ``unreadable``: ledgers outside the plan with unreadable metadata."""
+        sums: dict[str, Any] = self._sums
+        return RecoveryReport(
+            bookie_ids=bookie_ids,
+            ledgers_unreadable=len(unreadable),
+            fenced=tuple(sorted(self._fenced, key=lambda each: each.ledger_id)),
+            seconds=seconds,
+            failures=tuple(sorted([*unreadable, *self._failures], key=lambda failure: failure.ledger_id)),
+            broken_rules=rule_counts(self._broken_rules),
+            verify=self._verify,
+            defects=tuple(sorted(self._defects, key=lambda defect: (defect.ledger_id, defect.bookie_id))),
+            **sums,
+        )
 
 
 class BookieRecovery:
@@ -40,23 +165,25 @@ class BookieRecovery:
         find_leaving: Callable[[], Awaitable[frozenset[str]]] | None = None,
         *,
         open_database: OpenDatabase,
+        given_up: Mapping[int, GivenUpNote] = MappingProxyType({}),
     ) -> None:
         """``on_outage`` is called when the metadata store stops answering and the run waits, and when it continues.
 
         ``find_leaving``: the bookies that other operations empty now, which are a last resort as targets.
 
-        ``open_database`` is called for each plan.
+        ``open_database`` is called for each plan. ``given_up``: accepted losses; what is lost of them is not copied.
         """
         self._ports = ports
         self._locks = locks
         self.policy = policy
         self._on_outage = on_outage
         self._find_leaving = find_leaving
+        self._given_up = given_up
         self.outage = OutageWait(
             ports.registrations.snapshot, ports.clock, policy.config.metadata_outage_max_s, on_outage
         )
         """Waits for the metadata store in all methods but ``run``. Callers that build on this class may use it too."""
-        self.loss_proof = LossProof(ports, ports.registrations, policy.config)
+        self.loss_proof = LossProof(ports, policy.config)
         self._scan = RecoveryScan(ports, cookies, policy.config, open_database)
 
     async def require_down(
@@ -80,7 +207,7 @@ class BookieRecovery:
             if not registered:
                 return
             for bookie_id in registered:
-                error = await self._info_error(bookie_id)
+                error = await self.error_of(bookie_id)
                 if not isinstance(error, SILENCE):
                     state = "serving" if error is None else f"answers: {reason_of(error)}"
                     raise RefusedError(f"bookie {bookie_id} is up and {state}; {advice_of(bookie_id)}")
@@ -98,15 +225,8 @@ class BookieRecovery:
         """The given bookies that are currently registered, sorted."""
         return sorted((await self._ports.registrations.snapshot()).live.intersection(bookie_ids))
 
-    async def answers(self, bookie_id: str) -> bool:
-        """Whether the bookie serves a request; False also for one that answers with an error."""
-        return await self._info_error(bookie_id) is None
-
-    async def is_silent(self, bookie_id: str) -> bool:
-        """Whether the bookie does not answer, not even with an error; it may still be registered."""
-        return isinstance(await self._info_error(bookie_id), SILENCE)
-
-    async def _info_error(self, bookie_id: str) -> BookieError | None:
+    async def error_of(self, bookie_id: str) -> BookieError | None:
+        """What the bookie answers, or that it is silent, though it may be registered; None if it serves."""
         try:
             await self._ports.bookies.info(bookie_id)
         except BookieError as error:
@@ -120,37 +240,40 @@ class BookieRecovery:
         *,
         unreachable: Collection[str] | None = None,
         only_targets: Collection[str] = (),
+        may_be_gone: bool = False,
     ) -> RecoveryPlan:
         """Like ``scan``, but refuses ids that are probably misspelt, and targets that cannot be used.
 
-        BookieNotFoundError for a bookie without cookie, registration and ledgers. ``only_targets``: copy only to these;
-        RefusedError if one is not writable, or if strict placement rules forbid it.
+        ``ledger_ids``: read only these; LedgerNotFoundError if one is absent, unless it ``may_be_gone``.
+        ``unreachable`` None: all of the bookies, which is right for dead ones. BookieNotFoundError for a bookie without
+        cookie, registration and ledgers. ``only_targets``: copy only to these; RefusedError if one is not writable, or
+        if strict placement rules forbid it.
         """
-        demand = _demand(bookie_ids, ledger_ids, unreachable, only_targets)
+        demand = PlanDemand(
+            leaving=frozenset(bookie_ids),
+            unreachable=frozenset(bookie_ids if unreachable is None else unreachable),
+            ledger_ids=None if ledger_ids is None else tuple(ledger_ids),
+            only_targets=frozenset(only_targets),
+            may_be_gone=may_be_gone,
+        )
         return await self.outage.outlast(lambda: self._scan.plan(demand))
 
     async def plan_unfinished(self, unfinished: UnfinishedJob) -> RecoveryPlan:
         """Plan what an interrupted job has left. Its ledgers may have been deleted meanwhile. Errors as in ``plan``."""
         start = unfinished.start
-        demand = _demand(start.bookie_ids, unfinished.ledger_ids, None, start.only_targets)._replace(may_be_gone=True)
-        plan = await self.outage.outlast(lambda: self._scan.plan(demand))
+        plan = await self.plan(
+            start.bookie_ids, unfinished.ledger_ids, only_targets=start.only_targets, may_be_gone=True
+        )
         return msgspec.structs.replace(
             plan, is_of_ledgers=start.is_of_ledgers, is_unfinished_job=not start.is_of_ledgers
         )
 
-    async def scan(
-        self,
-        bookie_ids: Collection[str],
-        ledger_ids: Collection[int] | None = None,
-        *,
-        unreachable: Collection[str] | None = None,
-    ) -> RecoveryPlan:
+    async def scan(self, bookie_ids: Collection[str], unreachable: Collection[str]) -> RecoveryPlan:
         """Find all ledgers that reference any of the bookies, with one scan of all ledger metadata.
 
-        ``ledger_ids``: read only these; LedgerNotFoundError if one is absent. ``unreachable``: bookies that are never
-        asked; None means ``bookie_ids``, which is right for dead bookies. MetadataOutageError.
+        ``unreachable``: bookies that are never asked. MetadataOutageError.
         """
-        demand = _demand(bookie_ids, ledger_ids, unreachable)
+        demand = PlanDemand(frozenset(bookie_ids), frozenset(unreachable))
         return await self.outage.outlast(lambda: self._scan.scan(demand))
 
     async def run(
@@ -176,7 +299,7 @@ class BookieRecovery:
         report = await self._carry_out(plan, on_progress, job)
         if not plan.is_unfinished_job or not report.is_complete:
             return report
-        last = await self.scan(plan.bookie_ids, unreachable=plan.unreachable)
+        last = await self.scan(plan.bookie_ids, plan.unreachable)
         return report.with_left([ledger.ledger_id for ledger in last.ledgers], last.unreadable)
 
     async def _carry_out(
@@ -187,22 +310,21 @@ class BookieRecovery:
     ) -> RecoveryReport:
         leaving = frozenset() if self._find_leaving is None else await self.outage.outlast(self._find_leaving)
         tally = RecoveryTally(self.policy.config.verify)
-        run = LedgerRun(self._ports, self.policy, plan.totals, tally.add, on_progress, job)
-        repairer = LedgerRepairer(
+        tools = TurnTools(
             self._ports,
             self._locks,
             self.policy,
             known=plan.targets,
             only_targets=plan.targets if plan.is_restricted else (),
             avoided=leaving.difference(plan.bookie_ids),
-            on_range=run.note_range,
             on_outage=self._on_outage,
-            hold=None if job is None else job.hold,
+            job=job,
         )
-        seconds = await run.run(repairer, self._tasks(plan, run, job))
+        run = LedgerRun(tools, plan.totals, tally.add, on_progress)
+        seconds = await run.run(self._tasks(plan, run))
         return tally.report(plan.bookie_ids, seconds, plan.unreadable)
 
-    async def _tasks(self, plan: RecoveryPlan, run: LedgerRun, job: RecoveryJob | None) -> AsyncIterator[LedgerTask]:
+    async def _tasks(self, plan: RecoveryPlan, run: LedgerRun) -> AsyncIterator[LedgerTask]:
         """The ledgers in the order of work; those that wait for their writers come last, after the wait."""
         leaving, unreachable = frozenset(plan.bookie_ids), frozenset(plan.unreachable)
         waits = self.policy.gives_writers_time(is_drain=plan.is_drain)
@@ -213,10 +335,10 @@ class BookieRecovery:
                 leaving=leaving,
                 unreachable=unreachable,
                 earlier_segment=None if ledger.open_segment is None else ledger.open_segment.segment,
-                ranges=() if job is None else job.file.ranges_of(ledger.ledger_id),
                 stored=plan.scanned_metadata.pop(ledger.ledger_id, None),
                 bytes_to_copy=ledger.bytes_to_copy or 0,
                 is_drain=plan.is_drain,
+                accepted=accepted_entries(self._given_up.get(ledger.ledger_id)),
             )
 
         for ledger in plan.ledgers:
@@ -226,17 +348,3 @@ class BookieRecovery:
         await run.wait_for_writers(len(written), plan.scanned_at_ns + int(self.policy.config.open_ledger_wait_s * 1e9))
         for ledger in written:
             yield task(ledger)
-
-
-def _demand(
-    bookie_ids: Collection[str],
-    ledger_ids: Collection[int] | None,
-    unreachable: Collection[str] | None,
-    only_targets: Collection[str] = (),
-) -> PlanDemand:
-    return PlanDemand(
-        leaving=frozenset(bookie_ids),
-        unreachable=frozenset(bookie_ids if unreachable is None else unreachable),
-        ledger_ids=None if ledger_ids is None else tuple(ledger_ids),
-        only_targets=frozenset(only_targets),
-    )

@@ -26,13 +26,12 @@ from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, bookies_given_up
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.activity import COPY_RATE, LedgerActivity
-from bkctl.runtime.replication.copy.gaps import BarrenRun, CopyGaps
+from bkctl.runtime.replication.copy.gaps import BarrenRun, CopyGaps, OutsideBookies
 from bkctl.runtime.replication.copy.limits import Lease, SharedPacer, for_each_bounded, for_each_leased
-from bkctl.runtime.replication.copy.outside import OutsideBookies
 from bkctl.runtime.replication.copy.reader import (
     BATCH_ENTRIES,
     CopyReader,
@@ -41,17 +40,25 @@ from bkctl.runtime.replication.copy.reader import (
     entry_bytes_estimate,
 )
 from bkctl.runtime.replication.judge.check_scope import WHOLE, CheckScope
-from bkctl.runtime.replication.judge.copies import CheckTotals, Copy, CopyState, LedgerCheck, compared_copies
+from bkctl.runtime.replication.judge.copies import (
+    CheckTally,
+    CheckTotals,
+    Copy,
+    CopyState,
+    LedgerCheck,
+    compared_copies,
+)
 from bkctl.runtime.replication.judge.fragments import (
     EntryRange,
+    accepted_entries,
     batches,
     format_ranges,
     in_and_out_of,
+    is_in,
     merge_ranges,
     segment_entries,
 )
-from bkctl.runtime.replication.judge.verdict import judge_ledger, removed_members, write_set_rows
-from bkctl.runtime.replication.survey.check_tally import CheckTally
+from bkctl.runtime.replication.judge.verdict import judge_metadata, removed_members
 from bkctl.storage.errors import BkctlError
 from bkctl.storage.ids import ENTRY_ID_MAX, INVALID_ENTRY_ID
 
@@ -62,7 +69,8 @@ ROUNDS_MAX = 3
 class CheckWork(LedgerActivity):
     """A ledger that is being checked by this metadata, of which about ``bytes_planned`` will be read.
 
-    ``removed``: the bookies that were given up, each with the first entry of a segment.
+    ``removed``: the bookies that were given up, each with the first entry of a segment. ``accepted``: see
+    ``accepted_entries``.
     """
 
     def __init__(
@@ -72,9 +80,11 @@ class CheckWork(LedgerActivity):
         metadata: LedgerMetadata,
         scope: CheckScope,
         removed: frozenset[tuple[int | None, str]],
+        accepted: tuple[EntryRange, ...],
     ) -> None:
         super().__init__(ledger_id, since_ns)
         self.removed = removed
+        self.accepted = accepted
         self.metadata = metadata
         self.scope = scope
         self.credentials = credentials_of(ledger_id, metadata)
@@ -158,7 +168,7 @@ class LedgerChecker:
         given_up: Mapping[int, GivenUpNote] = MappingProxyType({}),
     ) -> None:
         """``live_bookies``: registered ones, writable or read-only. Others count as unreachable without a request, but
-        no copy is expected on those that an operator gave up: ``given_up``.
+        no copy is expected on those that an operator gave up, nor of entries whose loss was accepted: ``given_up``.
 
         ``pacer`` limits the bytes that are read; None: no limit. ``times`` gets the time of each read.
         """
@@ -221,8 +231,8 @@ class LedgerChecker:
 
     async def check_by(self, ledger_id: int, metadata: LedgerMetadata, scope: CheckScope) -> LedgerCheck:
         """Check one ledger by this metadata; raises nothing."""
-        removed = self.removed_from(ledger_id, metadata)
-        work = CheckWork(ledger_id, self._ports.clock.monotonic_ns(), metadata, scope, removed)
+        removed, accepted = self.removed_from(ledger_id, metadata), accepted_entries(self.given_up.get(ledger_id))
+        work = CheckWork(ledger_id, self._ports.clock.monotonic_ns(), metadata, scope, removed, accepted)
         self._current[work] = None
         try:
             return await self._check(work)
@@ -232,10 +242,9 @@ class LedgerChecker:
 
     def removed_from(self, ledger_id: int, metadata: LedgerMetadata) -> frozenset[tuple[int | None, str]]:
         """The bookies of a ledger that were given up, each with the first entry of a segment."""
-        given_up = bookies_given_up(self.given_up.get(ledger_id))
-        if not given_up:
+        if (note := self.given_up.get(ledger_id)) is None:
             return frozenset()
-        return removed_members(judge_ledger(write_set_rows(ledger_id, metadata), self._live_bookies, given_up).rows)
+        return removed_members(judge_metadata(ledger_id, metadata, self._live_bookies, note).rows)
 
     async def _check(self, work: CheckWork) -> LedgerCheck:
         metadata, scope, tally = work.metadata, work.scope, work.tally
@@ -310,7 +319,7 @@ class LedgerChecker:
         ]
 
         def members(entry_id: int) -> list[str]:
-            indexes = write_set(entry_id, *metadata.sizes)
+            indexes = () if is_in(entry_id, work.accepted) else write_set(entry_id, *metadata.sizes)
             storing = dict.fromkeys(ensemble[index] for index in indexes)
             return [each for each in storing if each in bookie_ids]
 
@@ -342,7 +351,7 @@ class LedgerChecker:
             if rest.count:
                 gap = await gaps.at(rest, bookie_ids, earlier_copies, run)
                 if is_confirmed:
-                    ranges = scope.within(gap.entries)
+                    ranges = in_and_out_of(scope.within(gap.entries), work.accepted)[1]
                     tally.add_gap(metadata, ensemble, ranges, gap.copies, is_guessed=gap.is_guessed)
                 else:
                     tally.add_gap_if_found(scope.within(gap.entries), gap.copies)
@@ -363,7 +372,6 @@ class LedgerChecker:
     async def _read_batch(
         self, work: CheckWork, batch: _PaidBatch, lease: Lease, *, is_open: bool
     ) -> dict[int, dict[str, Copy]]:
-        """The copies of some entries, by entry and bookie."""
         read = Counter[str]()
         with work.waiting(f"copies on {', '.join(batch.taken)}"):
             found = await self._copies.read_each(batch.wanted, work.credentials)

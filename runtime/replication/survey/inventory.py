@@ -34,15 +34,14 @@ from bkctl.runtime.replication.cluster_audit.inventory import (
     holdings_of,
 )
 from bkctl.runtime.replication.cluster_audit.inventory_tables import LedgerHead
-from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.config import CopyPace, ReplicationConfig
 from bkctl.runtime.replication.copy.entry_lists import EntryLists
 from bkctl.runtime.replication.copy.limits import SharedPacer, for_each_bounded
 from bkctl.runtime.replication.copy.reader import RequestTimes
 from bkctl.runtime.replication.judge.check_scope import CheckScope, Sample
 from bkctl.runtime.replication.judge.copies import ListedCopies
-from bkctl.runtime.replication.judge.fragments import EntryRange, EntryRangeSet, segment_entries
+from bkctl.runtime.replication.judge.fragments import EntryRange, EntryRangeSet, accepted_entries, segment_entries
 from bkctl.runtime.replication.judge.verdict import COUNT_MAX
-from bkctl.runtime.replication.policy import CopyPace
 from bkctl.runtime.replication.survey.checker import LedgerChecker, examine_settled
 
 _SAMPLED_MAX = 200_000
@@ -208,6 +207,7 @@ class CopyInventory:
             read=self._read_entries(ledger_id, metadata, last_entry_id),
             problem=problem,
             removed=self._checker.removed_from(ledger_id, metadata),
+            accepted=accepted_entries(self._checker.given_up.get(ledger_id)),
         )
 
     def _read_entries(self, ledger_id: int, metadata: LedgerMetadata, last_entry_id: int) -> tuple[EntryRange, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 
+from bkctl.runtime.client.last_entry import reported_lac
 from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials, credentials_of
 from bkctl.runtime.errors import (
     SILENCE,
@@ -20,6 +21,7 @@ from bkctl.runtime.errors import (
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.metadata.bookies.registration import Registrations
+from bkctl.runtime.metadata.cluster.operation_lock import leaving_bookies
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
 from bkctl.runtime.metadata.pipeline import each_of, pipelined
 from bkctl.runtime.metadata.replication.directories import ForeignNames
@@ -39,12 +41,14 @@ from bkctl.runtime.metadata.store import MetadataStore, Versioned
 from bkctl.runtime.ports import LacReply
 from bkctl.runtime.protocol.entry_body import EntryCodec
 from bkctl.runtime.replication.config import ReplicationConfig
-from bkctl.runtime.replication.copy.outside import OutsideBookies
+from bkctl.runtime.replication.copy.gaps import OutsideBookies
 from bkctl.runtime.replication.copy.reader import CopyReader, reason_of
 from bkctl.runtime.replication.judge.copies import Copy, CopyState
 from bkctl.runtime.replication.judge.fragments import (
     EntryRange,
+    accepted_entries,
     first_stored,
+    is_in,
     last_stored,
     segment_entries,
     stripe_count,
@@ -107,7 +111,7 @@ class LedgerFactsReader:
         silent_members = {each: answer.problem for each, answer in answers.items() if answer.is_silent}
         reachable = registrations.live - silent_members.keys()
         reader = CopyReader(self._ports, self._config, reachable.__contains__)
-        reads = _CopyReads(reader, credentials, metadata)
+        reads = _CopyReads(reader, credentials, metadata, accepted_entries(autorecovery.given_up))
         segments = await reads.segments(end_of(metadata, answers), answering)
         return LedgerFacts(
             ledger_id=ledger_id,
@@ -168,6 +172,7 @@ class LedgerFactsReader:
             now_ms=self._ports.clock.now_ms(),
             maintenance=tuple(await list_maintenance(notes)) if lost else (),
             deadlines=tuple((each, note.value) for each, note in deadlines if isinstance(note, Versioned)),
+            moving=await leaving_bookies(store, root) if lost else frozenset(),
             is_enabled=await ReplicationSwitches(store, root).is_enabled(),
             auditor=None if auditor is None else auditor.bookie_id,
             alarm=None if daemon is None else daemon.alarm,
@@ -179,13 +184,20 @@ class LedgerFactsReader:
 
 
 class _CopyReads:
-    """Reads single entries of one ledger from single bookies, once each."""
+    """Reads single entries of one ledger from single bookies, once each, but for the ``accepted``, which are lost."""
 
-    def __init__(self, reader: CopyReader, credentials: LedgerCredentials, metadata: LedgerMetadata) -> None:
+    def __init__(
+        self,
+        reader: CopyReader,
+        credentials: LedgerCredentials,
+        metadata: LedgerMetadata,
+        accepted: Sequence[EntryRange],
+    ) -> None:
         self._reader = reader
         self._credentials = credentials
         self._metadata = metadata
         self._sizes = metadata.sizes
+        self._accepted = accepted
 
     async def segments(self, end: int, answering: frozenset[str]) -> tuple[SegmentFacts, ...]:
         """All segments; the open one ends at ``end``. ``answering``: the bookies that are not silent."""
@@ -209,13 +221,16 @@ class _CopyReads:
     async def _read(self, bookie_id: str, entry_id: int) -> Copy:
         return await self._reader.read(bookie_id, self._credentials, entry_id, attempts_max=1)
 
+    async def _state(self, bookie_id: str, entry_id: int) -> CopyState | None:
+        return None if is_in(entry_id, self._accepted) else (await self._read(bookie_id, entry_id)).state
+
     async def _ends(self, entries: EntryRange, bookie_id: str, index: int) -> StripeCopy:
         """Read the first and the last entry that a bookie should have; one that does not answer is not asked."""
         count = stripe_count(entries, index, *self._sizes)
         first = last = None
         if count:
-            first = (await self._read(bookie_id, first_stored(entries, index, *self._sizes))).state
-            last = (await self._read(bookie_id, last_stored(entries, index, *self._sizes))).state
+            first = await self._state(bookie_id, first_stored(entries, index, *self._sizes))
+            last = await self._state(bookie_id, last_stored(entries, index, *self._sizes))
         return StripeCopy(bookie_id=bookie_id, index=index, entries=count, first=first, last=last)
 
     async def _without_copy(
@@ -227,7 +242,7 @@ class _CopyReads:
         for entry_id in sorted({*entry_ids[:size], *entry_ids[-size:]}):
             members = [copies[index] for index in write_set(entry_id, *self._sizes)]
             members = [each for each in members if each.bookie_id in answering]
-            if any(not is_bad(member) for member in members):
+            if is_in(entry_id, self._accepted) or any(not is_bad(member) for member in members):
                 continue
             read = [await self._read(each.bookie_id, entry_id) for each in members]
             if all(copy.state in BAD_COPIES for copy in read):
@@ -267,9 +282,6 @@ def _samples(segments: Sequence[SegmentFacts], bookie_id: str) -> tuple[int, ...
 
 
 def _decoded(reply: LacReply, codec: EntryCodec) -> MemberAnswer:
-    explicit = INVALID_ENTRY_ID if reply.lac_body is None else codec.decode_lac(reply.lac_body)
-    if reply.last_entry_body is None:
-        return MemberAnswer(last_add_confirmed=explicit)
-    entry = codec.decode(None, reply.last_entry_body)
-    confirmed = max(explicit, entry.credible_last_add_confirmed)
-    return MemberAnswer(last_entry_id=entry.entry_id, last_add_confirmed=confirmed)
+    body = reply.last_entry_body
+    last_entry_id = INVALID_ENTRY_ID if body is None else codec.decode(None, body).entry_id
+    return MemberAnswer(last_entry_id=last_entry_id, last_add_confirmed=reported_lac(reply, codec))

@@ -10,6 +10,7 @@ damaged copy proves nothing. The proof fences only when asked to, and never writ
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from typing import Any
 
@@ -20,12 +21,11 @@ from bkctl.runtime.client.recovery import blocking_members
 from bkctl.runtime.errors import BookieError, EntryDigestError, NoSuchEntryError, NoSuchLedgerError
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.write_set import is_in_write_set, write_set
-from bkctl.runtime.metadata.bookies.registration import RegistrationClient
 from bkctl.runtime.metadata.pipeline import each_of
 from bkctl.runtime.protocol.entry_list import EntryList
 from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.copy.gaps import OutsideBookies, listed_in, outside
 from bkctl.runtime.replication.copy.limits import Lease, for_each_leased
-from bkctl.runtime.replication.copy.outside import OutsideBookies, listed_in, outside
 from bkctl.runtime.replication.copy.reader import CopyReader, entry_bytes_estimate
 from bkctl.runtime.replication.judge.copies import Copy, CopyState
 from bkctl.runtime.replication.judge.fragments import Fragment, fragments_naming, stripe
@@ -56,13 +56,7 @@ def why_not_given_up(metadata: LedgerMetadata, lost: Collection[str], live: Coll
 
 
 async def why_end_not_lost(
-    ports: ClientPorts,
-    registration: RegistrationClient,
-    ledger_id: int,
-    metadata: LedgerMetadata,
-    lost: Collection[str],
-    *,
-    is_fencing: bool = False,
+    ports: ClientPorts, ledger_id: int, metadata: LedgerMetadata, lost: Collection[str], *, is_fencing: bool = False
 ) -> str | None:
     """None if it is proven that the end of an unclosed ledger can be known only from the ``lost`` bookies.
 
@@ -70,7 +64,7 @@ async def why_end_not_lost(
     sufficient to close the ledger, and no other registered bookie has, or may have, a later entry. Otherwise a sentence
     why not. ``is_fencing``: the members fence the ledger first.
     """
-    live = (await registration.snapshot()).live
+    live = (await ports.registrations.snapshot()).live
     reason = why_not_given_up(metadata, lost, live)
     if reason is not None:
         return reason
@@ -107,9 +101,8 @@ async def _why_later_outside(kept: OutsideBookies, known: int, command: str) -> 
 class LossProof:
     """Loss proofs for ledgers that reference dead bookies."""
 
-    def __init__(self, ports: ClientPorts, registration: RegistrationClient, config: ReplicationConfig) -> None:
+    def __init__(self, ports: ClientPorts, config: ReplicationConfig) -> None:
         self._ports = ports
-        self._registration = registration
         self._config = config
 
     async def why_not_lost(self, ledger_id: int, dead: Collection[str]) -> str | None:
@@ -121,11 +114,11 @@ class LossProof:
         MetadataFormatError, MetadataUnavailableError.
         """
         stored = await self._ports.ledgers.read(ledger_id)
-        live = (await self._registration.snapshot()).live
+        live = (await self._ports.registrations.snapshot()).live
         for bookie_id in dead:
             for fragment in fragments_naming(stored.value, [bookie_id]):
                 if fragment.is_open:
-                    reason = await why_end_not_lost(self._ports, self._registration, ledger_id, stored.value, dead)
+                    reason = await why_end_not_lost(self._ports, ledger_id, stored.value, dead)
                 else:
                     reader = CopyReader(self._ports, self._config, live.__contains__)
                     segment = _ClosedSegment(self._config, reader, ledger_id, stored.value, fragment, dead)
@@ -138,25 +131,21 @@ class LossProof:
         return None
 
 
+@dataclasses.dataclass(eq=False)
 class _ClosedSegment:
     """The entries that dead bookies should have of a segment that takes no more of them."""
 
-    def __init__(
-        self,
-        config: ReplicationConfig,
-        reader: CopyReader,
-        ledger_id: int,
-        metadata: LedgerMetadata,
-        fragment: Fragment,
-        dead: Collection[str],
-    ) -> None:
-        self._config = config
-        self._reader = reader
-        self.credentials = credentials_of(ledger_id, metadata)
-        self._fragment = fragment
-        self._dead = dead
-        self._sizes = metadata.sizes
-        self._entry_bytes = entry_bytes_estimate(metadata)
+    config: ReplicationConfig
+    reader: CopyReader
+    ledger_id: int
+    metadata: LedgerMetadata
+    fragment: Fragment
+    dead: Collection[str]
+
+    def __post_init__(self) -> None:
+        self.credentials = credentials_of(self.ledger_id, self.metadata)
+        self._sizes = self.metadata.sizes
+        self._entry_bytes = entry_bytes_estimate(self.metadata)
 
     async def why_not_lost(self) -> str | None:
         """None if, for one of the entries, all members that are not dead report "no such entry"; otherwise why not."""
@@ -175,11 +164,11 @@ class _ClosedSegment:
                 first_unproven.clear()
                 first_unproven[entry_id] = f"bookie {unproven.bookie_id} {_may_have(unproven, entry_id)}"
             unproven_count += good is None
-            if unproven_count >= self._config.barren_entries_max:
+            if unproven_count >= self.config.barren_entries_max:
                 raise _SearchEndError(next(iter(first_unproven.values())))
 
         try:
-            await self._for_each(_stored_entries(self._fragment, self._sizes), check)
+            await self._for_each(_stored_entries(self.fragment, self._sizes), check)
         except _SearchEndError as end:
             return end.reason
         return next(iter(first_unproven.values()), "its segment has no entry on this bookie, so it can be moved")
@@ -205,13 +194,13 @@ class _ClosedSegment:
             lease.resize(sum(len(copy.body) for copy in members))
             if any(copy.state is CopyState.PRESENT for copy in members):
                 return
-            copy = await self._reader.read(bookie_id, self.credentials, entry_id)
+            copy = await self.reader.read(bookie_id, self.credentials, entry_id)
             if copy.state is not CopyState.MISSING:
                 copies = f"; bkctl recover failed-bookie {dead} --ledger {self.credentials.ledger_id} copies it"
                 is_good = copy.state is CopyState.PRESENT
                 raise _SearchEndError(f"{outside(bookie_id)} {_may_have(copy, entry_id)}{copies if is_good else ''}")
             denied += 1
-            if denied >= self._config.barren_entries_max:
+            if denied >= self.config.barren_entries_max:
                 raise _SearchEndError(
                     f"{outside(bookie_id)} may have others than the {denied:,} entries that it was asked for"
                 )
@@ -223,24 +212,24 @@ class _ClosedSegment:
         return None
 
     async def _read_members(self, entry_id: int) -> list[Copy]:
-        members = dict.fromkeys(self._fragment.ensemble[index] for index in write_set(entry_id, *self._sizes))
-        asked = [member for member in members if member not in self._dead]
-        return await self._reader.read_all(asked, self.credentials, entry_id)
+        members = dict.fromkeys(self.fragment.ensemble[index] for index in write_set(entry_id, *self._sizes))
+        asked = [member for member in members if member not in self.dead]
+        return await self.reader.read_all(asked, self.credentials, entry_id)
 
     def _entries_of(self, listed: EntryList | None) -> Iterator[int]:
         """Those that the dead bookies should have, of a list; all without one."""
         if listed is None:
-            yield from _stored_entries(self._fragment, self._sizes)
+            yield from _stored_entries(self.fragment, self._sizes)
             return
-        for entry_id in listed_in(listed, self._fragment.entries):
-            if any(is_in_write_set(entry_id, index, *self._sizes) for index in self._fragment.bookie_indexes):
+        for entry_id in listed_in(listed, self.fragment.entries):
+            if any(is_in_write_set(entry_id, index, *self._sizes) for index in self.fragment.bookie_indexes):
                 yield entry_id
 
     async def _for_each(
         self, entry_ids: Iterator[int], check: Callable[[int, Lease], Coroutine[Any, Any, None]]
     ) -> None:
         entry_bytes = self._entry_bytes * self._sizes[1]
-        await for_each_leased(each_of(entry_ids), check, self._reader.windows.items, lambda: entry_bytes)
+        await for_each_leased(each_of(entry_ids), check, self.reader.windows.items, lambda: entry_bytes)
 
 
 async def last_entry_on(
@@ -289,18 +278,13 @@ class EntrySearch(msgspec.Struct, frozen=True):
 
 
 async def search_entries(
-    ports: ClientPorts,
-    registration: RegistrationClient,
-    ledger_id: int,
-    metadata: LedgerMetadata,
-    *,
-    is_fencing: bool = False,
+    ports: ClientPorts, ledger_id: int, metadata: LedgerMetadata, *, is_fencing: bool = False
 ) -> EntrySearch:
     """Ask every registered bookie, and every bookie in the metadata, for its last entry of the ledger.
 
     ``is_fencing``: the bookies of the last segment fence the ledger first, so that its writer can add nothing more.
     """
-    live = (await registration.snapshot()).live
+    live = (await ports.registrations.snapshot()).live
     credentials = credentials_of(ledger_id, metadata)
     fenced = frozenset(metadata.last_segment.ensemble) if is_fencing else frozenset()
     bookie_ids = sorted(live | metadata.bookies())

@@ -8,8 +8,9 @@ reference to it, so a ledger of that age which no later reading names has lost i
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from itertools import chain
 from typing import NamedTuple
@@ -82,220 +83,198 @@ class SearchView(NamedTuple):
     on_progress: Callable[[int], None]
 
 
-class _Screened(msgspec.Struct):
-    """The ledgers, judged by their own metadata."""
+@dataclasses.dataclass
+class OrphanFinder:
+    """Judges all ledgers, or those of ``only``, by the references in all ``pulsar_stores``, read twice ``settle_s``
+    apart. ``candidates`` and ``witnesses`` are ledgers as their own metadata judges them. Use it once."""
 
-    ledgers: int = 0
-    candidates: list[PulsarLedger] = msgspec.field(default_factory=list)
-    witnesses: list[PulsarLedger] = msgspec.field(default_factory=list)
-    kept: Counter[KeptReason] = msgspec.field(default_factory=Counter)
-    newest_ms: int = 0
-    newest_id: int = -1
+    ports: ClientPorts
+    store: MetadataStore
+    pulsar_stores: Sequence[PulsarStore]
+    terms: OrphanTerms
+    _: dataclasses.KW_ONLY
+    settle_s: float
+    only: Collection[int] | None
+    view: SearchView
 
+    def __post_init__(self) -> None:
+        self._ledgers = 0
+        self._candidates: list[PulsarLedger] = []
+        self._witnesses: list[PulsarLedger] = []
+        self._kept: Counter[KeptReason] = Counter()
+        self._newest_ms = 0
+        self._newest_id = -1
+        self._references = PulsarReferences()
 
-async def find_orphans(
-    ports: ClientPorts,
-    store: MetadataStore,
-    pulsar_stores: Sequence[PulsarStore],
-    terms: OrphanTerms,
-    *,
-    settle_s: float,
-    only: Collection[int] | None,
-    view: SearchView,
-) -> OrphanSearch:
-    """Judge all ledgers, or those of ``only``, by the references in all ``pulsar_stores``, read twice ``settle_s``
-    apart.
-
-    A node that cannot be read or listed ends the search with its error. RefusedError for a store without metadata of
-    Pulsar.
-    """
-    view.on_step("reading ledgers")
-    found = await _screen_all(ports, store, terms, only, view)
-    references, foreign_writes = await _read_twice(ports, store, pulsar_stores, found, settle_s, view)
-    zookeeper_ms = max(found.newest_ms, references.newest_ms)
-    young = _set_young_aside(found, terms, zookeeper_ms)
-    compaction = await _compaction(ports, found.candidates, references) if terms.compacted else {}
-    orphans: list[Orphan] = []
-    foreign: list[PulsarLedger] = []
-    for candidate in found.candidates:
-        verdict = judge(candidate, references, compaction, terms)
-        if isinstance(verdict, OrphanReason):
-            orphans.append(Orphan(candidate, verdict))
-            continue
-        found.kept[verdict] += 1
-        if verdict is KeptReason.OTHER_CLUSTER:
-            foreign.append(candidate)
-    versions = await _versions(ports, store, [each.ledger.ledger_id for each in orphans])
-    unchanged = [each for each in orphans if versions[each.ledger.ledger_id] == each.ledger.version]
-    found.kept[KeptReason.CHANGED] = len(orphans) - len(unchanged)
-    strays = [each for each in found.witnesses if each.owner.topic not in references.topics]
-    present = await _versions(ports, store, [each.ledger_id for each in strays])
-    strays = [each for each in strays if present[each.ledger_id] is not None]
-    return OrphanSearch(
-        ledgers=found.ledgers,
-        orphans=unchanged,
-        kept=+found.kept,
-        foreign=foreign,
-        problems=[*references.problems(), *sorted({each for each in compaction.values() if isinstance(each, str)})],
-        strays=strays,
-        nodes_read=references.nodes_read,
-        zookeeper_ms=zookeeper_ms,
-        young_in_zookeeper=young,
-        foreign_writes=foreign_writes,
-    )
-
-
-async def _read_twice(
-    ports: ClientPorts,
-    store: MetadataStore,
-    pulsar_stores: Sequence[PulsarStore],
-    found: _Screened,
-    settle_s: float,
-    view: SearchView,
-) -> tuple[PulsarReferences, list[PulsarLedger]]:
-    """All references of two readings, and the ledgers that another cluster has written between them."""
-    references = PulsarReferences()
-    view.on_step("reading references")
-    for pulsar_store in pulsar_stores:
-        await read_references(pulsar_store, references, view.on_progress)
-    unnamed = [each for each in found.witnesses if each.ledger_id not in references.named]
-    before = await _last_confirmed(ports, unnamed)
-    view.on_step("waiting before the references are read again")
-    arrivals = []
-    for _ in range(2):
-        await ports.clock.sleep(settle_s / 2)
-        arrivals.append(await _new_ledgers(ports, store, found))
-    view.on_step("reading references again")
-    for pulsar_store in pulsar_stores:
-        await read_references(pulsar_store, references, view.on_progress)
-    return references, await _foreign_writes(ports, store, references, unnamed, before, arrivals)
-
-
-async def _screen_all(
-    ports: ClientPorts, store: MetadataStore, terms: OrphanTerms, only: Collection[int] | None, view: SearchView
-) -> _Screened:
-    """Every ledger is read, because any may show that another cluster is writing; only those of ``only`` are judged."""
-    found, scanned = _Screened(), 0
-    await store.sync(ports.ledgers.root)
-    async with aclosing(scan_stored(store, ports.ledgers)) as ledgers:
-        async for ledger in ledgers:
-            scanned += 1
-            found.newest_id = max(found.newest_id, ledger.ledger_id)
-            if ledger.node is not None:
-                found.newest_ms = max(found.newest_ms, ledger.node.stat.mtime_ms)
-            if scanned % _LEDGERS_PER_PROGRESS == 0:
-                view.on_progress(scanned)
-            screened = pulsar_ledger(ledger)
-            reason = screened if isinstance(screened, KeptReason) else why_in_use(screened, terms)
-            if isinstance(screened, PulsarLedger) and reason is not None and screened.is_witness:
-                found.witnesses.append(screened)
-            if only is not None and ledger.ledger_id not in only:
+    async def find(self) -> OrphanSearch:
+        """The orphans. A node that cannot be read or listed ends the search with its error. RefusedError for a store
+        without metadata of Pulsar."""
+        self.view.on_step("reading ledgers")
+        await self._screen_all()
+        references, foreign_writes = self._references, await self._read_twice()
+        zookeeper_ms = max(self._newest_ms, references.newest_ms)
+        young = self._set_young_aside(zookeeper_ms)
+        compaction = await self._compaction() if self.terms.compacted else {}
+        orphans: list[Orphan] = []
+        foreign: list[PulsarLedger] = []
+        for candidate in self._candidates:
+            verdict = judge(candidate, references, compaction, self.terms)
+            if isinstance(verdict, OrphanReason):
+                orphans.append(Orphan(candidate, verdict))
                 continue
-            found.ledgers += 1
-            if isinstance(screened, PulsarLedger) and reason is None:
-                found.candidates.append(screened)
-            elif reason is not None:
-                found.kept[reason] += 1
-    return found
+            self._kept[verdict] += 1
+            if verdict is KeptReason.OTHER_CLUSTER:
+                foreign.append(candidate)
+        versions = await self._versions([each.ledger for each in orphans])
+        unchanged = [each for each in orphans if versions[each.ledger.ledger_id] == each.ledger.version]
+        self._kept[KeptReason.CHANGED] = len(orphans) - len(unchanged)
+        strays = [each for each in self._witnesses if each.owner.topic not in references.topics]
+        return OrphanSearch(
+            ledgers=self._ledgers,
+            orphans=unchanged,
+            kept=+self._kept,
+            foreign=foreign,
+            problems=[*references.problems(), *sorted({each for each in compaction.values() if isinstance(each, str)})],
+            strays=await self._present(strays),
+            nodes_read=references.nodes_read,
+            zookeeper_ms=zookeeper_ms,
+            young_in_zookeeper=young,
+            foreign_writes=foreign_writes,
+        )
 
+    async def _screen_all(self) -> None:
+        """Every ledger is read, because any may show that another cluster is writing; only those of ``only`` are
+        judged."""
+        scanned = 0
+        await self.store.sync(self.ports.ledgers.root)
+        async with aclosing(scan_stored(self.store, self.ports.ledgers)) as ledgers:
+            async for ledger in ledgers:
+                scanned += 1
+                self._newest_id = max(self._newest_id, ledger.ledger_id)
+                if ledger.node is not None:
+                    self._newest_ms = max(self._newest_ms, ledger.node.stat.mtime_ms)
+                if scanned % _LEDGERS_PER_PROGRESS == 0:
+                    self.view.on_progress(scanned)
+                screened = pulsar_ledger(ledger)
+                reason = screened if isinstance(screened, KeptReason) else why_in_use(screened, self.terms)
+                if isinstance(screened, PulsarLedger) and reason is not None and screened.is_witness:
+                    self._witnesses.append(screened)
+                if self.only is not None and ledger.ledger_id not in self.only:
+                    continue
+                self._ledgers += 1
+                if isinstance(screened, PulsarLedger) and reason is None:
+                    self._candidates.append(screened)
+                elif reason is not None:
+                    self._kept[reason] += 1
 
-def _set_young_aside(found: _Screened, terms: OrphanTerms, zookeeper_ms: int) -> int:
-    """The number of candidates that are too young if ZooKeeper's clock has just reached ``zookeeper_ms``."""
-    young = [each for each in found.candidates if terms.is_young(each.created_ms, zookeeper_ms)]
-    found.candidates = [each for each in found.candidates if not terms.is_young(each.created_ms, zookeeper_ms)]
-    found.witnesses += [each for each in young if each.is_witness]
-    found.kept[KeptReason.YOUNG] += len(young)
-    return len(young)
+    async def _read_twice(self) -> list[PulsarLedger]:
+        """Read all references twice; returns the ledgers that another cluster has written between the readings."""
+        self.view.on_step("reading references")
+        await self._read_references()
+        unnamed = self._not_named(self._witnesses)
+        before = await self._last_confirmed(unnamed)
+        self.view.on_step("waiting before the references are read again")
+        arrivals = []
+        for _ in range(2):
+            await self.ports.clock.sleep(self.settle_s / 2)
+            arrivals.append(await self._new_ledgers())
+        self.view.on_step("reading references again")
+        await self._read_references()
+        return await self._foreign_writes(unnamed, before, arrivals)
 
+    async def _read_references(self) -> None:
+        for pulsar_store in self.pulsar_stores:
+            await read_references(pulsar_store, self._references, self.view.on_progress)
 
-async def _versions(ports: ClientPorts, store: MetadataStore, ledger_ids: Sequence[int]) -> dict[int, int | None]:
-    """The versions of ledgers' nodes now; None for one that is gone."""
+    def _set_young_aside(self, zookeeper_ms: int) -> int:
+        """The number of candidates that are too young if ZooKeeper's clock has just reached ``zookeeper_ms``."""
+        young = [each for each in self._candidates if self.terms.is_young(each.created_ms, zookeeper_ms)]
+        self._candidates = [each for each in self._candidates if not self.terms.is_young(each.created_ms, zookeeper_ms)]
+        self._witnesses += [each for each in young if each.is_witness]
+        self._kept[KeptReason.YOUNG] += len(young)
+        return len(young)
 
-    async def read(ledger_id: int) -> tuple[int, int | None]:
-        stat = await store.exists(ports.ledgers.path(ledger_id))
-        return ledger_id, None if stat is None else stat.version
+    def _not_named(self, ledgers: Iterable[PulsarLedger]) -> list[PulsarLedger]:
+        return [each for each in ledgers if each.ledger_id not in self._references.named]
 
-    async with aclosing(pipelined(each_of(ledger_ids), read, WINDOW)) as versions:
-        return dict([each async for each in versions])
+    async def _present(self, ledgers: Sequence[PulsarLedger]) -> list[PulsarLedger]:
+        versions = await self._versions(ledgers)
+        return [each for each in ledgers if versions[each.ledger_id] is not None]
 
+    async def _versions(self, ledgers: Sequence[PulsarLedger]) -> dict[int, int | None]:
+        """The versions of their nodes now; None for one that is gone."""
 
-async def _last_confirmed(ports: ClientPorts, witnesses: Sequence[PulsarLedger]) -> dict[int, int | None]:
-    """The last confirmed entry of each ledger that is open, read without fencing; None if it is not known."""
+        async def read(ledger: PulsarLedger) -> tuple[int, int | None]:
+            stat = await self.store.exists(self.ports.ledgers.path(ledger.ledger_id))
+            return ledger.ledger_id, None if stat is None else stat.version
 
-    async def read(witness: PulsarLedger) -> tuple[int, int | None]:
-        try:
-            metadata = (await ports.ledgers.read(witness.ledger_id)).value
-            if metadata.is_closed:
+        async with aclosing(pipelined(each_of(ledgers), read, WINDOW)) as versions:
+            return dict([each async for each in versions])
+
+    async def _last_confirmed(self, witnesses: Sequence[PulsarLedger]) -> dict[int, int | None]:
+        """The last confirmed entry of each ledger that is open, read without fencing; None if it is not known."""
+
+        async def read(witness: PulsarLedger) -> tuple[int, int | None]:
+            try:
+                metadata = (await self.ports.ledgers.read(witness.ledger_id)).value
+                if metadata.is_closed:
+                    return witness.ledger_id, None
+                reader = await open_ledger(self.ports, witness.ledger_id, metadata.password or b"", recover=False)
+            except BkctlError:
                 return witness.ledger_id, None
-            reader = await open_ledger(ports, witness.ledger_id, metadata.password or b"", recover=False)
-        except BkctlError:
-            return witness.ledger_id, None
-        return witness.ledger_id, reader.last_add_confirmed
+            return witness.ledger_id, reader.last_add_confirmed
 
-    async with aclosing(pipelined(each_of(witnesses), read, _LAST_ENTRIES_IN_FLIGHT_MAX)) as answers:
-        return dict([each async for each in answers])
+        async with aclosing(pipelined(each_of(witnesses), read, _LAST_ENTRIES_IN_FLIGHT_MAX)) as answers:
+            return dict([each async for each in answers])
 
+    async def _new_ledgers(self) -> list[PulsarLedger]:
+        """Ledgers of topics that were created since the last list. Ids ascend in the order of creation."""
+        await self.store.sync(self.ports.ledgers.root)
+        async with aclosing(self.ports.ledgers.list_ids()) as ids:
+            new = [each async for each in ids if each > self._newest_id]
+        witnesses = []
+        for ledger_id in new:
+            self._newest_id = max(self._newest_id, ledger_id)
+            with suppress(LedgerNotFoundError):
+                ledger = pulsar_ledger(await read_stored(self.store, self.ports.ledgers, ledger_id))
+                witnesses += [ledger] if isinstance(ledger, PulsarLedger) and ledger.is_witness else []
+        return witnesses
 
-async def _new_ledgers(ports: ClientPorts, store: MetadataStore, found: _Screened) -> list[PulsarLedger]:
-    """Ledgers of topics that were created since the last list. Ids ascend in the order of creation."""
-    await store.sync(ports.ledgers.root)
-    async with aclosing(ports.ledgers.list_ids()) as ids:
-        new = [each async for each in ids if each > found.newest_id]
-    witnesses = []
-    for ledger_id in new:
-        found.newest_id = max(found.newest_id, ledger_id)
-        with suppress(LedgerNotFoundError):
-            ledger = pulsar_ledger(await read_stored(store, ports.ledgers, ledger_id))
-            witnesses += [ledger] if isinstance(ledger, PulsarLedger) and ledger.is_witness else []
-    return witnesses
+    async def _foreign_writes(
+        self, unnamed: Sequence[PulsarLedger], before: Mapping[int, int | None], arrivals: list[list[PulsarLedger]]
+    ) -> list[PulsarLedger]:
+        """Ledgers that no reading of the references names, and that a process has written or created meanwhile."""
+        watched = self._not_named(unnamed)
+        versions = await self._versions(watched)
+        now = await self._last_confirmed(watched)
+        written = [
+            each
+            for each in watched
+            if is_written((each.version, versions[each.ledger_id]), (before[each.ledger_id], now[each.ledger_id]))
+        ]
+        new = [await self._present(self._not_named(witnesses)) for witnesses in arrivals]
+        is_new_in_each = all(new)  # one broker that fails leaves ledgers without a name in one interval only
+        return written + (list(chain.from_iterable(new)) if is_new_in_each else [])
 
-
-async def _foreign_writes(
-    ports: ClientPorts,
-    store: MetadataStore,
-    references: PulsarReferences,
-    unnamed: Sequence[PulsarLedger],
-    before: Mapping[int, int | None],
-    arrivals: Sequence[Sequence[PulsarLedger]],
-) -> list[PulsarLedger]:
-    """Ledgers that no reading of the references names, and that a process has written or created meanwhile."""
-    watched = [each for each in unnamed if each.ledger_id not in references.named]
-    versions = await _versions(ports, store, [each.ledger_id for each in watched])
-    now = await _last_confirmed(ports, watched)
-    written = [
-        each
-        for each in watched
-        if is_written((each.version, versions[each.ledger_id]), (before[each.ledger_id], now[each.ledger_id]))
-    ]
-    new = [[each for each in witnesses if each.ledger_id not in references.named] for witnesses in arrivals]
-    present = await _versions(ports, store, [each.ledger_id for witnesses in new for each in witnesses])
-    new = [[each for each in witnesses if present[each.ledger_id] is not None] for witnesses in new]
-    is_new_in_each = all(new)  # one broker that fails leaves ledgers without a name in one interval only
-    return written + (list(chain.from_iterable(new)) if is_new_in_each else [])
-
-
-async def _compaction(
-    ports: ClientPorts, candidates: Sequence[PulsarLedger], references: PulsarReferences
-) -> dict[PulsarTopic, frozenset[int] | str]:
-    """For each topic with a compacted ledger that no node names: those that its cursor names, or why not known."""
-    topics = {
-        each.owner.topic
-        for each in candidates
-        if each.owner.use is PulsarUse.COMPACTED
-        and each.ledger_id not in references.named
-        and each.owner.topic in references.topics
-    }
-    found: dict[PulsarTopic, frozenset[int] | str] = {}
-    for topic in sorted(topics):
-        compacted_ids = set(references.compacted.get(topic, ()))
-        try:
-            for ledger_id in sorted(references.compaction_cursors.get(topic, ())):
-                compacted_ids |= await _compacted_by_cursor(ports, ledger_id)
-        except BkctlError as error:
-            found[topic] = f"compaction cursor of persistent://{topic.namespace}/{topic.name}: {error}"
-        else:
-            found[topic] = frozenset(compacted_ids)
-    return found
+    async def _compaction(self) -> dict[PulsarTopic, frozenset[int] | str]:
+        """For each topic with a compacted ledger that no node names: those that its cursor names, or why not known."""
+        references = self._references
+        topics = {
+            each.owner.topic
+            for each in self._not_named(self._candidates)
+            if each.owner.use is PulsarUse.COMPACTED and each.owner.topic in references.topics
+        }
+        found: dict[PulsarTopic, frozenset[int] | str] = {}
+        for topic in sorted(topics):
+            compacted_ids = set(references.compacted.get(topic, ()))
+            try:
+                for ledger_id in sorted(references.compaction_cursors.get(topic, ())):
+                    compacted_ids |= await _compacted_by_cursor(self.ports, ledger_id)
+            except BkctlError as error:
+                found[topic] = f"compaction cursor of persistent://{topic.namespace}/{topic.name}: {error}"
+            else:
+                found[topic] = frozenset(compacted_ids)
+        return found
 
 
 async def _compacted_by_cursor(ports: ClientPorts, ledger_id: int) -> frozenset[int]:

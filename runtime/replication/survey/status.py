@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import dataclasses
 import functools
 import itertools
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -38,13 +39,12 @@ from bkctl.runtime.metadata.pulsar_migration import read_migration
 from bkctl.runtime.metadata.replication.directories import ForeignNames
 from bkctl.runtime.metadata.replication.lock import list_held_locks, list_locked_ids
 from bkctl.runtime.metadata.replication.marks import list_marked_ids, read_mark
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, bookies_given_up
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
 from bkctl.runtime.metadata.replication.recovery_status import RecoveryStatus, read_recovery_status
-from bkctl.runtime.metadata.replication.switch_note import SwitchNote, decode_note
-from bkctl.runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
+from bkctl.runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches, SwitchNote, decode_note
 from bkctl.runtime.metadata.store import MetadataStore, Versioned
 from bkctl.runtime.ports import Bookies, Clock
-from bkctl.runtime.replication.judge.accepted_losses import AcceptedLosses, accepted_losses
+from bkctl.runtime.replication.judge.advice import AcceptedLosses, accepted_losses
 from bkctl.runtime.replication.judge.cluster_facts import (
     AuditorStatus,
     AutorecoveryStatus,
@@ -55,15 +55,9 @@ from bkctl.runtime.replication.judge.cluster_facts import (
     RepairLocks,
     RootStatus,
 )
-from bkctl.runtime.replication.judge.needed_bookies import members_with_source, movable_members
+from bkctl.runtime.replication.judge.needed_bookies import members_with_source, movable_members, usual_size
 from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, NoLiveCopyTally
-from bkctl.runtime.replication.judge.verdict import (
-    ReplicationState,
-    judge_ledger,
-    wanted_members,
-    write_set_rows,
-)
-from bkctl.runtime.replication.judge.writable_bookies import usual_size
+from bkctl.runtime.replication.judge.verdict import ReplicationState, judge_metadata, wanted_members
 from bkctl.runtime.replication.survey.given_up import judge_given_up
 from bkctl.runtime.replication.survey.unregistered import find_serving
 from bkctl.storage.errors import BkctlError
@@ -90,25 +84,19 @@ class StatusLimits(msgspec.Struct, frozen=True, kw_only=True):
     sizes_s: float = 0.5
 
 
+@dataclasses.dataclass(eq=False)
 class StatusSurvey:
     """Reads the status of one cluster."""
 
-    def __init__(
-        self,
-        store: MetadataStore,
-        root: str,
-        open_ledgers: Callable[[], Awaitable[LedgerStore]],
-        bookies: Bookies,
-        clock: Clock,
-        limits: StatusLimits,
-    ) -> None:
-        self._store = store
-        self._open_ledgers = open_ledgers
-        self._root = root
-        self._bookies = bookies
-        self._clock = clock
-        self._limits = limits
-        self._registrations = RegistrationClient(store, root)
+    store: MetadataStore
+    root: str
+    open_ledgers: Callable[[], Awaitable[LedgerStore]]
+    bookies: Bookies
+    clock: Clock
+    limits: StatusLimits
+
+    def __post_init__(self) -> None:
+        self._registrations = RegistrationClient(self.store, self.root)
         self._foreign = ForeignNames(lambda _: None)
         self._began_ns = 0
         self._unknown: dict[str, str] = {}
@@ -116,18 +104,19 @@ class StatusSurvey:
 
     async def read(self) -> ClusterFacts:
         """The status now; ClusterNotFoundError, MetadataAuthError. MetadataUnavailableError does not end it."""
-        now_ms = self._clock.now_ms()
-        began_ns = self._began_ns = self._clock.monotonic_ns()
+        now_ms = self.clock.now_ms()
+        began_ns = self._began_ns = self.clock.monotonic_ns()
         root = await self._part("zookeeper", self._read_root)
         if root is None:
             return ClusterFacts(now_ms=now_ms, unknown=self._unknown)
-        latency_ms = (self._clock.monotonic_ns() - began_ns) / 1e6
+        where = self.store, self.root
+        latency_ms = (self.clock.monotonic_ns() - began_ns) / 1e6
         more, bookies, marks, locks, recovery, autorecovery = await asyncio.gather(
             self._part("root", self._read_more_of_root),
             self._part("bookies", self._read_bookies),
             self._part("marks", self._count_marks),
             self._part("locks", self._read_locks),
-            self._part("auditor", self._read_recovery_status),
+            self._part("auditor", functools.partial(read_recovery_status, *where, self._foreign, self.open_ledgers)),
             self._part("autorecovery", self._read_autorecovery),
         )
         auditor, given_up = None, AcceptedLosses()
@@ -162,7 +151,7 @@ class StatusSurvey:
     ) -> AcceptedLosses:
         """Of the ledgers with bookies that were given up, those that exist and miss nothing else, as in an audit."""
         live = {each.bookie_id for each in bookies if each.is_registered}
-        judged = await judge_given_up(await self._open_ledgers(), given_up, live)
+        judged = await judge_given_up(await self.open_ledgers(), given_up, live)
         whole = (each for each, loss in judged.items() if loss.replication is ReplicationState.GIVEN_UP)
         return accepted_losses({ledger_id: given_up[ledger_id] for ledger_id in whole})
 
@@ -186,21 +175,21 @@ class StatusSurvey:
             why_unknown = "no ledger was read"
             none = DownReferences(bookie_ids=down, referenced=frozenset(), ledgers=0, why_unknown=why_unknown)
             return msgspec.structs.replace(none, no_live_copy=NoLiveCopy(is_exact=False)), 0
-        tally = _ReferenceTally(down, bookies, recovery or RecoveryStatus(), self._clock.now_ms())
+        tally = _ReferenceTally(down, bookies, recovery or RecoveryStatus(), self.clock.now_ms())
         problem: str | None = None
         try:
             began_s = asyncio.get_running_loop().time()
-            async with asyncio.timeout(self._limits.ledgers_s if down else self._limits.copies_s) as limit:
-                await self._store.sync(self._root)
-                async with aclosing((await self._open_ledgers()).read_all()) as ledgers:
+            async with asyncio.timeout(self.limits.ledgers_s if down else self.limits.copies_s) as limit:
+                await self.store.sync(self.root)
+                async with aclosing((await self.open_ledgers()).read_all()) as ledgers:
                     async for ledger_id, found in ledgers:
                         were_all_found = tally.are_all_found
                         tally.add(ledger_id, found)
                         if tally.are_all_found and not were_all_found:
-                            limit.reschedule(began_s + self._limits.copies_s)
+                            limit.reschedule(began_s + self.limits.copies_s)
             problem = tally.problem
         except TimeoutError:
-            problem = f"only {tally.count:,} ledgers were read in {self._limits.ledgers_s:g} s"
+            problem = f"only {tally.count:,} ledgers were read in {self.limits.ledgers_s:g} s"
         except BkctlError as error:
             problem = str(error)
             if isinstance(error, MetadataAuthError):
@@ -214,8 +203,8 @@ class StatusSurvey:
         sizes = collections.Counter[int]()
         with contextlib.suppress(TimeoutError, BkctlError):
             async with (
-                asyncio.timeout(self._limits.sizes_s),
-                aclosing((await self._open_ledgers()).read_all()) as ledgers,
+                asyncio.timeout(self.limits.sizes_s),
+                aclosing((await self.open_ledgers()).read_all()) as ledgers,
             ):
                 async for _, found in ledgers:
                     if isinstance(found, Versioned):
@@ -228,9 +217,9 @@ class StatusSurvey:
         """Whether ledgers name these bookies. Without those for which it could not be found out in time."""
         found: dict[str, bool] = {}
         with contextlib.suppress(TimeoutError, BkctlError):
-            async with asyncio.timeout(self._limits.ledgers_s):
-                await self._store.sync(self._root)
-                async with aclosing((await self._open_ledgers()).read_all()) as ledgers:
+            async with asyncio.timeout(self.limits.ledgers_s):
+                await self.store.sync(self.root)
+                async with aclosing((await self.open_ledgers()).read_all()) as ledgers:
                     async for _, ledger in ledgers:
                         if not isinstance(ledger, Versioned):
                             return found
@@ -242,14 +231,14 @@ class StatusSurvey:
 
     async def _part(self, name: str, read: Callable[[], Awaitable[T]]) -> T | None:
         """The result; None, with the reason noted, if it failed or took too long."""
-        elapsed_s = (self._clock.monotonic_ns() - self._began_ns) / 1e9
+        elapsed_s = (self.clock.monotonic_ns() - self._began_ns) / 1e9
         try:
-            async with asyncio.timeout(self._limits.total_s - elapsed_s):
+            async with asyncio.timeout(self.limits.total_s - elapsed_s):
                 return await read()
         except ClusterNotFoundError:
             raise
         except TimeoutError:
-            self._unknown[name] = f"no answer within {self._limits.total_s:g} s"
+            self._unknown[name] = f"no answer within {self.limits.total_s:g} s"
         except BkctlError as error:
             if name == "zookeeper" and isinstance(error, MetadataAuthError):
                 raise  # a user who may not read the root can read nothing
@@ -258,15 +247,15 @@ class StatusSurvey:
 
     async def _read_root(self) -> bytes:
         try:
-            return (await self._store.get(self._root)).data
+            return (await self.store.get(self.root)).data
         except NoNodeError:
-            raise ClusterNotFoundError(self._root) from None
+            raise ClusterNotFoundError(self.root) from None
 
     async def _read_more_of_root(self) -> RootStatus:
         instance_id, migration, operations = await asyncio.gather(
-            read_instance_id(self._store, self._root),
-            read_migration(self._store, self._root),
-            running_operations(self._store, self._root),
+            read_instance_id(self.store, self.root),
+            read_migration(self.store, self.root),
+            running_operations(self.store, self.root),
         )
         moved = (ids for holder, ids in operations.items() if holder.moves_ledgers)
         return RootStatus(
@@ -283,7 +272,7 @@ class StatusSurvey:
             self._registrations.snapshot(), self._registrations.with_cookie()
         )
         troubles = await self._registrations.troubles(registrations)
-        return await ask_bookies(self._bookies, registrations, frozenset(with_cookie), troubles, self._limits.bookie_s)
+        return await ask_bookies(self.bookies, registrations, frozenset(with_cookie), troubles, self.limits.bookie_s)
 
     async def _count_marks(self) -> MarkCount:
         """Directories are counted first, because 65536 cost one operation; then as many marks are read as time allows.
@@ -294,8 +283,8 @@ class StatusSurvey:
         at_most: int | None = None
         with contextlib.suppress(TimeoutError):
             async with (
-                asyncio.timeout(self._limits.marks_s),
-                aclosing(list_marked_ids(self._store, self._root, self._foreign)) as found,
+                asyncio.timeout(self.limits.marks_s),
+                aclosing(list_marked_ids(self.store, self.root, self._foreign)) as found,
             ):
                 async for ledger_id in found:
                     ids.append(ledger_id)  # noqa: PERF401  those found before the time-out count
@@ -303,11 +292,11 @@ class StatusSurvey:
         return await self._read_marks(ids, at_most)
 
     async def _read_marks(self, ids: list[int], at_most: int | None) -> MarkCount:
-        self._clock.random.shuffle(ids)
+        self.clock.random.shuffle(ids)
         count, oldest_ms, read = 0, None, 0
-        marks = pipelined(each_of(ids), lambda each: read_mark(self._store, self._root, each), _MARKS_IN_FLIGHT_MAX)
+        marks = pipelined(each_of(ids), lambda each: read_mark(self.store, self.root, each), _MARKS_IN_FLIGHT_MAX)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._limits.marks_s), aclosing(marks) as found:
+            async with asyncio.timeout(self.limits.marks_s), aclosing(marks) as found:
                 async for mark in found:
                     read += 1
                     if mark is not None:
@@ -318,24 +307,21 @@ class StatusSurvey:
         return MarkCount(count, at_most, oldest_ms)
 
     async def _read_locks(self) -> RepairLocks:
-        count = len(await list_locked_ids(self._store, self._root, self._foreign))
+        count = len(await list_locked_ids(self.store, self.root, self._foreign))
         holders: collections.Counter[str] = collections.Counter()
         oldest_ms: int | None = None
         with contextlib.suppress(TimeoutError):
             async with (
-                asyncio.timeout(self._limits.marks_s),
-                aclosing(list_held_locks(self._store, self._root, self._foreign)) as locks,
+                asyncio.timeout(self.limits.marks_s),
+                aclosing(list_held_locks(self.store, self.root, self._foreign)) as locks,
             ):
                 async for lock in locks:
                     holders[lock.holder or "unknown"] += 1
                     oldest_ms = lock.since_ms if oldest_ms is None else min(oldest_ms, lock.since_ms)
         return RepairLocks(count, dict(holders.most_common()), oldest_ms)
 
-    async def _read_recovery_status(self) -> RecoveryStatus:
-        return await read_recovery_status(self._store, self._root, self._foreign, self._open_ledgers)
-
     async def _read_autorecovery(self) -> AutorecoveryStatus:
-        switches = ReplicationSwitches(self._store, self._root)
+        switches = ReplicationSwitches(self.store, self.root)
         off, delay, full_check_ms = await asyncio.gather(
             switches.switched_off(), switches.recovery_delay(), switches.check_time_ms(PeriodicCheck.ALL_LEDGERS)
         )
@@ -381,8 +367,7 @@ class _ReferenceTally:
         missing = found.value.bookies() - self._live
         if not missing:
             return
-        given = bookies_given_up(self._given_up.get(ledger_id))
-        rows = judge_ledger(write_set_rows(ledger_id, found.value), self._live, given).rows
+        rows = judge_metadata(ledger_id, found.value, self._live, self._given_up.get(ledger_id)).rows
         missing = wanted_members(rows, missing) - self._live
         self._no_live_copy.add(ledger_id, rows)
         movable = movable_members(found.value, missing - self._awaited, self._writable, rows)

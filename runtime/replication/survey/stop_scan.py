@@ -1,15 +1,21 @@
-"""Reads a cluster for the verdict on bookies that are to be stopped or removed. Writes nothing."""
+"""Reads a cluster for the verdict on bookies that are to be stopped or removed. Writes nothing.
+
+Also what is left on bookies that wait until retention has deleted their ledgers.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import collections
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import aclosing
+
+import msgspec
 
 from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.errors import SILENCE, BookieError, BookieNotFoundError
-from bkctl.runtime.metadata.bookies.registration import RegistrationClient
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.ledger.owner import owner_of
 from bkctl.runtime.metadata.replication.directories import ForeignNames
 from bkctl.runtime.metadata.replication.maintenance import list_maintenance
 from bkctl.runtime.metadata.replication.marks import list_marked_ids
@@ -22,30 +28,30 @@ from bkctl.runtime.replication.config import PlacementMode
 from bkctl.runtime.replication.copy.reader import reason_of
 from bkctl.runtime.replication.judge.stop_verdict import ClusterNow, StopCheck, StopVerdict
 from bkctl.runtime.replication.judge.targets import rules_of_run
-from bkctl.runtime.replication.survey.removed_bookies import removed_error
+from bkctl.runtime.replication.judge.verdict import bytes_on, write_set_rows
+from bkctl.runtime.replication.survey.given_up import removed_error
 
 _LEDGERS_PER_PROGRESS = 1000
 _ATTEMPTS = 2
+NO_OWNER = "no known owner"
 
 
 async def scan_for_stop(
     ports: ClientPorts,
     store: MetadataStore,
-    registration: RegistrationClient,
     bookie_ids: Sequence[str],
     *,
     foreign: ForeignNames,
     placement: PlacementMode | None = None,
     is_removal: bool = False,
-    window: int = 256,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> StopVerdict:
     """The verdict after one scan of all ledger metadata; ``placement``: that of a recovery which follows.
 
     BookieNotFoundError for a bookie without cookie and registration that no ledger references.
     """
-    registrations = await registration.snapshot()
-    with_cookie = await registration.with_cookie()
+    registrations = await ports.registrations.snapshot()
+    with_cookie = await ports.registrations.with_cookie()
     async with aclosing(list_marked_ids(store, ports.ledgers.root, foreign)) as found_marks:
         marked = {ledger_id async for ledger_id in found_marks}
     others = sorted(registrations.live.difference(bookie_ids))
@@ -67,7 +73,7 @@ async def scan_for_stop(
     check = StopCheck(bookie_ids, cluster, ports.clock.random, is_removal=is_removal)
     scanned = marks = 0
     named: collections.Counter[str] = collections.Counter()
-    async with aclosing(ports.ledgers.read_all(window=window)) as ledgers:
+    async with aclosing(ports.ledgers.read_all(window=256)) as ledgers:
         async for ledger_id, found in ledgers:
             if isinstance(found, Versioned):
                 check.add(ledger_id, found.value)
@@ -79,7 +85,7 @@ async def scan_for_stop(
             if scanned % _LEDGERS_PER_PROGRESS == 0:
                 on_progress(scanned)
     check.note_marks(marks, deleted=len(marked) - marks)
-    check.note_gone(sorted(registrations.live - (await registration.snapshot()).live - set(bookie_ids)))
+    check.note_gone(sorted(registrations.live - (await ports.registrations.snapshot()).live - set(bookie_ids)))
     for bookie_id in bookie_ids:
         if bookie_id not in check.referenced and bookie_id not in registrations.live and bookie_id not in with_cookie:
             if named[bookie_id]:
@@ -110,3 +116,64 @@ async def read_space(bookies: Bookies, bookie_ids: Sequence[str]) -> tuple[dict[
     answers = await asyncio.gather(*map(ask, bookie_ids))
     found = {bookie_id: space for bookie_id, space in zip(bookie_ids, answers, strict=True) if space is not None}
     return found, refusals
+
+
+class OwnerShare(msgspec.Struct):
+    """Ledgers of one owner on the bookies; ``bytes_on_them``: their payload there, as far as it is known."""
+
+    ledgers: int = 0
+    bytes_on_them: int = 0
+    oldest_ms: int | None = None
+
+    def add(self, bytes_on_them: int, created_ms: int | None) -> None:
+        """Count one ledger."""
+        self.ledgers += 1
+        self.bytes_on_them += bytes_on_them
+        if created_ms is not None and created_ms >= 0:
+            self.oldest_ms = created_ms if self.oldest_ms is None else min(self.oldest_ms, created_ms)
+
+
+class RetentionTally:
+    """Counts the ledgers that reference the bookies; add every ledger of the cluster."""
+
+    def __init__(self, bookie_ids: Collection[str]) -> None:
+        self._ids = frozenset(bookie_ids)
+        self.ledgers_scanned = 0
+        self.open_ledgers = 0
+        self.unreadable: list[int] = []
+        """Ledgers whose metadata cannot be read, so that they may be on the bookies."""
+        self.total = OwnerShare()
+        self.by_owner: dict[str, OwnerShare] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no ledger can be on the bookies."""
+        return not self.total.ledgers and not self.unreadable
+
+    def add(self, ledger_id: int, metadata: LedgerMetadata, created_ms: int | None) -> None:
+        """One ledger; ``created_ms``: of its node, if its metadata has no time."""
+        self.ledgers_scanned += 1
+        if self._ids.isdisjoint(metadata.bookies()):
+            return
+        count = bytes_on(write_set_rows(ledger_id, metadata), self._ids)
+        self.open_ledgers += not metadata.is_closed
+        owner = owner_of(dict(metadata.custom_metadata)) or NO_OWNER
+        for share in (self.total, self.by_owner.setdefault(owner, OwnerShare())):
+            share.add(count, metadata.created_ms(created_ms))
+
+    def add_unreadable(self, ledger_id: int) -> None:
+        """A ledger whose metadata cannot be read."""
+        self.ledgers_scanned += 1
+        self.unreadable.append(ledger_id)
+
+
+async def scan_for_retention(ports: ClientPorts, bookie_ids: Collection[str]) -> RetentionTally:
+    """What is left on the bookies, by one scan of all ledger metadata; MetadataError."""
+    tally = RetentionTally(bookie_ids)
+    async with aclosing(ports.ledgers.read_all(window=256)) as ledgers:
+        async for ledger_id, found in ledgers:
+            if isinstance(found, Versioned):
+                tally.add(ledger_id, found.value, found.ctime_ms)
+            else:
+                tally.add_unreadable(ledger_id)
+    return tally

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -11,21 +11,23 @@ import msgspec
 from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.errors import ConflictError
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
-from bkctl.runtime.metadata.outage import OutageWait
+from bkctl.runtime.metadata.outage import MetadataOutage, OutageWait
 from bkctl.runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.placement.rules import BrokenRule
-from bkctl.runtime.replication.config import OpenLedgers
+from bkctl.runtime.replication.config import CopyPace, OpenLedgers, Policy
 from bkctl.runtime.replication.copy.activity import LedgerActivity
-from bkctl.runtime.replication.copy.stripe import StripeReplicator
+from bkctl.runtime.replication.copy.limits import SharedPacer
+from bkctl.runtime.replication.copy.reader import CopyReader
+from bkctl.runtime.replication.copy.stripe_task import CopyTools, StripeTask
 from bkctl.runtime.replication.judge.fragments import EntryRange, Fragment, fragments_naming
-from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, SourceDefect
-from bkctl.runtime.replication.plan.store import JobRange
-from bkctl.runtime.replication.policy import Policy
-from bkctl.runtime.replication.turn.live_bookies import LiveBookies
-from bkctl.runtime.replication.turn.target_chooser import TargetChooser
+from bkctl.runtime.replication.judge.ledger_result import LedgerFailure, SourceDefect
+from bkctl.runtime.replication.plan.store import JobRange, RecoveryJob
+from bkctl.runtime.replication.turn.bookies import LiveBookies, TargetChooser
 
 ZOOKEEPER = "ZooKeeper"
+RANGE_INTERVAL_NS = 5 * 10**9
+"""How often the progress of a long copy is reported: a kill loses no more."""
 
 
 class LedgerTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,10 +39,11 @@ class LedgerTask(msgspec.Struct, frozen=True, kw_only=True):
     are never asked. No stripe moves to any of these.
 
     ``earlier_segment``: the last segment of an open ledger when it was first read, long enough ago for its writer to
-    replace a leaving bookie; None: it was not read then. ``ranges``: what an earlier run copied of the ledger.
+    replace a leaving bookie; None: it was not read then.
     ``stored``: metadata that was read before, used if its version is still stored. ``bytes_to_copy``: an estimate, for
     the progress of the run. ``is_drain``: the leaving bookies
     serve, so a writer moves on with its next add. ``is_data_first``, ``must_improve``: see ``CopyNeed``.
+    ``accepted``: entries whose loss an operator accepted, which are not copied.
     """
 
     ledger_id: int
@@ -49,12 +52,12 @@ class LedgerTask(msgspec.Struct, frozen=True, kw_only=True):
     bad: Mapping[str, tuple[EntryRange, ...]] = {}
     unreachable: frozenset[str] = frozenset()
     earlier_segment: Segment | None = None
-    ranges: tuple[JobRange, ...] = ()
     stored: Versioned[LedgerMetadata] | None = None
     bytes_to_copy: int = 0
     is_drain: bool = False
     is_data_first: bool = False
     must_improve: bool = False
+    accepted: tuple[EntryRange, ...] = ()
 
     def fragments(self, metadata: LedgerMetadata) -> list[Fragment]:
         """The segments that reference a leaving bookie, in their order."""
@@ -63,11 +66,6 @@ class LedgerTask(msgspec.Struct, frozen=True, kw_only=True):
             matching = fragments_naming(metadata, leaving)
             found += [each for each in matching if each.entries.first_entry_id == first_entry_id]
         return found
-
-    def begun(self, first_entry_id: int, ensemble_index: int) -> JobRange | None:
-        """What an earlier run copied of a stripe."""
-        stripe = (first_entry_id, ensemble_index)
-        return next((each for each in self.ranges if (each.first_entry_id, each.ensemble_index) == stripe), None)
 
     def leaving_in(self, first_entry_id: int) -> frozenset[str]:
         """The bookies to replace in the segment that begins with this entry."""
@@ -117,21 +115,85 @@ class FoundFailure(NamedTuple):
     failure: LedgerFailure
 
 
-@dataclasses.dataclass(frozen=True)
 class TurnTools:
-    """Objects that the turns of one run share."""
+    """What the turns of one run share: windows, byte rates, targets, the list of bookies, the wait for ZooKeeper."""
 
-    ports: ClientPorts
-    locks: ReplicationLocks
-    replicator: StripeReplicator
-    live_bookies: LiveBookies
-    targets: TargetChooser
-    outage: OutageWait
-    policy: Policy
-    silent_members: dict[str, str]
-    """Bookies that stopped answering to adds, with the reason: their bad copies are left until the next outage ends."""
-    hold: Callable[[], Awaitable[None]] | None = None
-    """See ``RecoveryJob``."""
+    def __init__(
+        self,
+        ports: ClientPorts,
+        locks: ReplicationLocks,
+        policy: Policy,
+        *,
+        known: Collection[str] = (),
+        only_targets: Collection[str] = (),
+        avoided: Collection[str] = (),
+        on_outage: Callable[[MetadataOutage], None] = lambda _: None,
+        job: RecoveryJob | None = None,
+    ) -> None:
+        """``known``: bookies that were registered when the run was planned. ``only_targets``: copy only to these;
+        empty: to all. ``avoided``: a last resort as targets, because they leave. ``on_outage``: the wait for the
+        metadata store begins or ends. ``job``: where long copies are recorded.
+        """
+        config, clock = policy.config, ports.clock
+        self.ports = ports
+        self.locks = locks
+        self.policy = policy
+        self.job = job
+        self._on_outage = on_outage
+        self.outage = OutageWait(ports.registrations.snapshot, clock, config.metadata_outage_max_s, self._note_outage)
+        self.live_bookies = LiveBookies(ports.registrations, clock, config.registration_wait_s, known)
+        self.targets = TargetChooser(
+            self.live_bookies,
+            ports.suspects,
+            clock,
+            ports.placement,
+            config.placement,
+            frozenset(only_targets),
+            frozenset(avoided),
+        )
+        self.pacer = SharedPacer(clock)
+        self.set_pace(policy.pace)
+        self._copies = CopyReader(ports, config, self.live_bookies.__contains__)
+        self.copying = CopyTools(ports, self._copies, config, self.pacer, self._count_copied, self._note_verified)
+        self.silent_members: dict[str, str] = {}
+        """Bookies that stopped answering to adds, with the reason: their bad copies are left until the next outage
+        ends."""
+        self.entries_copied = 0
+        self.bytes_copied = 0
+        self._range_due_ns: dict[tuple[int, int, int], int] = {}
+
+    def set_pace(self, pace: CopyPace) -> None:
+        """Change the byte rates."""
+        self.pacer.change(pace.bytes_per_s, pace.bytes_per_s_per_bookie)
+
+    def _note_outage(self, outage: MetadataOutage) -> None:
+        self.live_bookies.note_outage(is_over=outage.is_over)
+        self._copies.note_outage()
+        self.silent_members.clear()
+        self._on_outage(outage)
+
+    def _count_copied(self, entries: int, bytes_copied: int) -> None:
+        self.entries_copied += entries
+        self.bytes_copied += bytes_copied
+
+    def _note_verified(self, stripe_task: StripeTask, entry_id: int) -> None:
+        first_entry_id = stripe_task.fragment.entries.first_entry_id
+        ledger_id = stripe_task.credentials.ledger_id
+        stripe = (ledger_id, first_entry_id, stripe_task.index)
+        now_ns = self.ports.clock.monotonic_ns()
+        if entry_id >= stripe_task.last_entry_id:
+            self._range_due_ns.pop(stripe, None)
+        elif self.job is not None and now_ns >= self._range_due_ns.setdefault(stripe, now_ns + RANGE_INTERVAL_NS):
+            self._range_due_ns[stripe] = now_ns + RANGE_INTERVAL_NS
+            self.job.append(
+                JobRange(
+                    ledger_id=ledger_id,
+                    first_entry_id=first_entry_id,
+                    ensemble_index=stripe_task.index,
+                    target=stripe_task.target,
+                    last_entry_id=entry_id,
+                )
+            )
 
 
 @dataclasses.dataclass
@@ -159,6 +221,8 @@ class TurnState:
     task: LedgerTask
     """Gets segments to leave, if bad records on other bookies than bkctl's must not be written over."""
     activity: LedgerActivity
+    silent_members: dict[str, str]
+    """See ``TurnTools``."""
     stored: Versioned[LedgerMetadata] | None
     """The metadata, if it is known what is stored now."""
     written: RewrittenCopies
@@ -179,30 +243,8 @@ class TurnState:
     """Bad copies that stay where they are."""
     bad_stripes: dict[StripePosition, BadStripe] = dataclasses.field(default_factory=dict)
 
-    def fail(
-        self,
-        metadata: LedgerMetadata,
-        position: StripePosition,
-        reason: FailureReason,
-        entries: tuple[EntryRange, ...],
-        detail: str,
-        absent: tuple[str, ...] = (),
-        *,
-        is_refused: bool = False,
-        lacks_bookies: bool = False,
-        has_live_member: bool = False,
-    ) -> None:
-        """Record why a position stays as it is; ``absent`` and the others as in ``LedgerFailure``."""
-        failure = LedgerFailure(
-            self.task.ledger_id,
-            reason,
-            entries,
-            detail,
-            absent=absent,
-            is_refused=is_refused,
-            lacks_bookies=lacks_bookies,
-            has_live_member=has_live_member,
-        )
+    def fail(self, metadata: LedgerMetadata, position: StripePosition, failure: LedgerFailure) -> None:
+        """Record why a position stays as it is."""
         self.failures[position] = FoundFailure(self.fragment_at(metadata, position), failure)
 
     async def read(self) -> Versioned[LedgerMetadata]:
@@ -220,6 +262,11 @@ class TurnState:
             if found.fragment == self.fragment_at(versioned.value, position)
         }
         return versioned
+
+    def begun(self, position: StripePosition) -> JobRange | None:
+        """What an earlier run copied of a stripe."""
+        ranges = () if self.tools.job is None else self.tools.job.file.ranges_of(self.task.ledger_id)
+        return next((each for each in ranges if (each.first_entry_id, each.ensemble_index) == position), None)
 
     def require_lock(self) -> None:
         """LockLostError if another process may work on the ledger now."""

@@ -24,9 +24,6 @@ from bkctl.runtime.replication.copy.activity import LedgerActivity
 from bkctl.runtime.replication.copy.reader import pause_s
 from bkctl.runtime.replication.judge.bad_copies import MUST_MOVE, left_copies
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, LedgerResult, failed
-from bkctl.runtime.replication.turn.close_first import read_closed
-from bkctl.runtime.replication.turn.in_place import rewrite
-from bkctl.runtime.replication.turn.moves import TargetGoneError, prepare, require_targets, switch_metadata
 from bkctl.runtime.replication.turn.state import (
     ZOOKEEPER,
     BadStripe,
@@ -37,6 +34,7 @@ from bkctl.runtime.replication.turn.state import (
     TurnState,
     TurnTools,
 )
+from bkctl.runtime.replication.turn.steps import TargetGoneError, prepare, read_closed, rewrite, switch_metadata
 from bkctl.storage.errors import BkctlError
 
 LOCK_LOSSES_MAX = 5
@@ -67,8 +65,9 @@ class LedgerTurn:
             if isinstance(lock, LedgerResult):
                 return lock
             try:
-                if self._tools.hold is not None:  # under the lock: so it is of no earlier session than the lock
-                    await self._tools.outage.outlast(self._tools.hold)
+                job = self._tools.job
+                if job is not None and job.hold is not None:  # under the lock: of no earlier session than the lock
+                    await self._tools.outage.outlast(job.hold)
                 result = await self._work(lock, is_lock_ours=True)
                 if result is not None:
                     return result
@@ -98,6 +97,8 @@ class LedgerTurn:
             lock,
             self._task,
             self._activity,
+            # The caller of run_locked tries again, and its TurnTools may be in use for months.
+            self._tools.silent_members if is_lock_ours else {},
             stored,
             self._written,
             is_lock_ours,
@@ -200,8 +201,6 @@ async def _pass(turn: TurnState) -> LedgerResult | None:
         await rewrite(turn, metadata)
     change, is_all = await prepare(turn, metadata)
     if change:
-        await require_targets(turn, change)
-        turn.require_lock()  # no suspension point between this check and the write
         is_released = is_all and turn.is_lock_ours and not (turn.failures or turn.defects)
         with turn.activity.waiting(ZOOKEEPER):
             written = await switch_metadata(turn, versioned, change, is_released=is_released)

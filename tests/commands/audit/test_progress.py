@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bkctl.commands.audit.ledger_progress import LedgerProgress
+from bkctl.commands.audit.file import LedgerProgress
 from bkctl.commands.progress import ProgressBar
 from bkctl.runtime.metadata.ledgers.layout import LedgerTree
 from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store

@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from bkctl.runtime.metadata.paths import Paths
-from bkctl.runtime.metadata.replication.audit_request import AuditRequest
 from bkctl.runtime.metadata.replication.election import AuditorElection
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
 from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks
 from bkctl.runtime.metadata.replication.recovery_notes import DaemonNote, RecoveryNotes
-from bkctl.runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
+from bkctl.runtime.metadata.replication.switches import AuditRequest, PeriodicCheck, ReplicationSwitches
 from bkctl.runtime.metadata.store import ANY_VERSION
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore

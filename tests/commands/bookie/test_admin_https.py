@@ -13,7 +13,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, NoEncryption, pkcs12
 
-from bkctl.commands.tls.authority_files import read_key
+from bkctl.commands.tls.init import read_key
 from bkctl.runtime.security.certificates import Authority, new_authority
 from tests.certificate_files import CertificateFiles, write_certificate
 from tests.commands.bookie.admin_bookie import TOKEN, AdminBookie, running_bookie

@@ -428,3 +428,41 @@ async def test_a_recovery_says_of_an_accepted_loss_what_the_status_says(planted:
         f"{ledger_id}"
     )
     assert recovered.exit_code == 0
+
+
+@pytest.mark.battery
+async def test_entries_that_were_accepted_as_lost_are_asked_for_no_more(planted: Planted) -> None:
+    """Not by a check, nor by a recovery, which copies all others."""
+    spare = await asyncio.to_thread(planted.cluster.add_bookie)
+    members = planted.ids[:3]
+    ledger_id = await planted.open_ledger(members, 2, 2)
+    for index, each in enumerate(members):
+        entry_ids = [entry_id for entry_id in range(12) if (index - entry_id) % 3 < 2]
+        await planted.put(ledger_id, each, entry_ids, 10)
+    await planted.stop(*members[:2])
+    done = await planted.close(ledger_id, *members[:2])
+    assert (done.exit_code, done.json()["losses"][0]["holes"]) == (0, "0, 3, 6, 9"), done
+
+    await all_is_well(planted, ledger_id)
+    explained = (await planted.run("ledger", "explain", str(ledger_id))).json()
+    assert any("loss accepted on" in each and "no bookie has entries 0, 3, 6" in each for each in explained["problems"])
+    assert not any("recover ledger" in each for each in explained["next_steps"]), explained
+    replaced = next(each for each in (await planted.read(ledger_id)).last_segment.ensemble if each not in members)
+    await planted.stop(replaced)
+    recovered = await planted.run("recover", "failed-bookie", replaced, "--yes")
+    assert recovered.exit_code == 0, recovered
+    ensemble = set((await planted.read(ledger_id)).last_segment.ensemble)
+    assert ensemble == {*planted.ids[2:], spare} - {replaced}
+    copies = [await planted.copies(ledger_id, entry_id) for entry_id in range(12)]
+    assert [len(each) for each in copies] == [0, 2, 2] * 4
+    await all_is_well(planted, ledger_id)
+
+
+async def all_is_well(planted: Planted, ledger_id: int) -> None:
+    verified = await planted.run("ledger", "verify", str(ledger_id))
+    assert verified.exit_code == 0, verified
+    repaired = await planted.run("recover", "ledger", str(ledger_id), "--yes")
+    assert repaired.exit_code == 0, repaired
+    for options in (("--inventory",), ("--inventory", "--read", "--all-entries")):
+        audited = await planted.run("audit", *options)
+        assert not [each for each in audited.json()["findings"] if each["severity"] == "critical"], audited

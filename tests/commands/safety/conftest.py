@@ -11,8 +11,7 @@ import pytest
 
 from bkctl.commands.config import OutputForm, Settings
 from bkctl.commands.console import Console
-from bkctl.commands.context import BookieFlags, BookieSettings, CommandContext
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import BookieFlags, BookieSettings, CommandContext, Effect
 
 
 class WrittenContext:

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from bkctl.commands.safety.audit_trail import mask_secrets, user_name
+from bkctl.commands.safety.state_directory import mask_secrets, user_name
 
 
 def test_secrets_are_masked() -> None:

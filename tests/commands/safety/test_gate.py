@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import Effect
 from bkctl.commands.errors import ChangeCutOffError, PlanShown
 from bkctl.commands.safety.gate import TakeLock, is_dead, open_change
 from bkctl.commands.safety.plan import Plan

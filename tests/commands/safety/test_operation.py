@@ -30,7 +30,7 @@ OTHER = msgspec.structs.replace(PLAN, items=({"action": "set", "path": "/a", "ex
 _LOOKS, _LOCKED, _NO_PAUSE = "its work looks again", "locked before the first look", "nothing comes between"
 OPENS_ITSELF = {
     "bookie/leaving.py": _LOOKS,  # as recover and recover ledger
-    "bookie/by_retention.py": _LOOKS,
+    "decommission.py": _LOOKS,
     "bookie/undrain.py": _LOOKS,
     "bookie/index.py": _LOOKS,  # the bookie refuses a second rebuild
     "bookie/stop.py": _NO_PAUSE,  # nothing is examined
@@ -47,11 +47,10 @@ OPENS_ITSELF = {
     "contexts.py": _NO_PAUSE,  # one line of a file, which is read again
     "ledger/write_test.py": _NO_PAUSE,
     "storage/adopt.py": _LOCKED,
-    "storage/hand_back.py": _LOCKED,
     "storage/index.py": _LOCKED,
     "storage/journal.py": _LOCKED,
     "storage/limbo.py": _LOCKED,
-    "autorecovery/access.py": _NO_PAUSE,  # one setting, which the last operator decides
+    "autorecovery/switches.py": _NO_PAUSE,  # one setting, which the last operator decides
     "autorecovery/repair_marks.py": _LOOKS,
     "cluster/init.py": _NO_PAUSE,
     "cluster/restore.py": _LOOKS,

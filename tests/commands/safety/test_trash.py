@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bkctl.commands.safety.trash import Trash
+from bkctl.commands.safety.state_directory import Trash
 from bkctl.runtime.errors import RefusedError
 from bkctl.runtime.metadata.store import Node, NodeStat
 from tests.commands.safety.conftest import WrittenContext

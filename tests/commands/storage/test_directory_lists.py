@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from bkctl.app import build_app
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import Effect
 from bkctl.storage.filenames import LOCK, PLACE, VERSION
 from bkctl.storage.index.ledger_index import LEDGERS_NOTED, NEEDS_INTEGRITY_CHECK
 from tests.bkctl.test_main import leaves

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from bkctl.commands.storage.directory_locks import DirectoryLocks
+from bkctl.commands.storage.own_storage import DirectoryLocks
 from bkctl.storage.adapters.filesystem import OsFileSystem
 from bkctl.storage.engine.ledger_storage import lock_directories
 from bkctl.storage.errors import DirectoryLockedError

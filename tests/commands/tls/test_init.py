@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bkctl.commands.tls.authority_files import AuthorityFiles, read_certificate
+from bkctl.commands.tls.init import AuthorityFiles, read_certificate
 from bkctl.runtime.security.certificates import alternative_names, matches_host
 from bkctl.runtime.security_config import BookieTlsConfig, ClientTlsConfig
 from tests.processes import BkctlResult, run_bkctl

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from bkctl.runtime.autorecovery.copy_rounds import (
+from bkctl.runtime.autorecovery.copy_check import (
     AGAIN_MAX,
     CATCH_UP_MAX,
     LEDGERS_AT_ONCE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bkctl.runtime.autorecovery.deadlines import LostVerdict, follow_bookies, judge_lost, restart_deadlines
+from bkctl.runtime.autorecovery.liveness import LostVerdict, follow_bookies, judge_lost, restart_deadlines
 from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote
 
 KNOWN = frozenset({"b1", "b2", "b3", "b4", "b5"})

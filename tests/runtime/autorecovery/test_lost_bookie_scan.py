@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bkctl.runtime.autorecovery.lost_bookie_scan import LedgerFinding, ScanAim, examine_ledger
+from bkctl.runtime.autorecovery.auditor import LedgerFinding, ScanAim, examine_ledger
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from tests.runtime.replication.samples import ledger
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from bkctl.runtime.autorecovery.placement_check import PlacementJudge, PlacementVerdict
+from bkctl.runtime.autorecovery.metadata_check import PlacementJudge, PlacementVerdict
 from bkctl.runtime.metadata.bookies.registration import Registrations
 from bkctl.runtime.placement.rack_sources import RackTable
 from bkctl.runtime.placement.rules import PlacementRules

@@ -6,8 +6,7 @@ import tracemalloc
 import pytest
 
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig
-from bkctl.runtime.autorecovery.failed_ledgers import pause_s
-from bkctl.runtime.autorecovery.work_queue import CANDIDATES_MAX, WorkQueue, urgency
+from bkctl.runtime.autorecovery.mark_listing import CANDIDATES_MAX, WorkQueue, pause_s, urgency
 from bkctl.storage.ids import LEDGER_ID_MAX
 
 

@@ -27,7 +27,7 @@ from bkctl.runtime.replication.copy.activity import LedgerActivity
 from bkctl.runtime.replication.copy.limits import SharedPacer
 from bkctl.runtime.replication.copy.reader import CopyReader
 from bkctl.runtime.replication.copy.stripe import StripeReplicator
-from bkctl.runtime.replication.copy.stripe_task import StripeTask
+from bkctl.runtime.replication.copy.stripe_task import CopyTools, StripeTask
 from bkctl.runtime.replication.judge.fragments import EntryRange, Fragment
 from bkctl.storage.errors import BkctlError
 from tests.sim.bookies import Answer, BookieRequest, ModelBookies
@@ -160,8 +160,8 @@ def test_a_stripe_is_copied_or_the_outcome_says_why_not(data: st.DataObject) -> 
         metadata = (await ports.ledgers.read(0)).value
         fragment = Fragment(0, EntryRange(0, ENTRIES_MAX), BOOKIES, (0,), is_open=False)
         task = StripeTask(keys, metadata, fragment, 0, "b4", frozenset({"b1"}))
-        activity = LedgerActivity(0, 0)
-        outcome = await StripeReplicator(ports, copies, config, SharedPacer(ports.clock)).copy(task, activity)
+        tools = CopyTools(ports, copies, config, SharedPacer(ports.clock))
+        outcome = await StripeReplicator(tools, task, LedgerActivity(0, 0)).run()
         assert outcome.is_complete or outcome.target_failure or outcome.lost or outcome.unreadable
         windows = [copies.windows.items, copies.windows.memory, *map(copies.windows.of, ("b1", "b2", "b3", "b4"))]
         assert {(each.items_in_flight, each.bytes_in_flight) for each in windows} == {(0, 0)}

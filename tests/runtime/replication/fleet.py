@@ -18,15 +18,13 @@ from bkctl.runtime.metadata.bookies.cookies import Cookie, CookieStore
 from bkctl.runtime.metadata.bookies.registration import BookieMode, RegistrationClient
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
 from bkctl.runtime.metadata.store import Versioned
-from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.config import CopyPace, Policy, ReplicationConfig
 from bkctl.runtime.replication.judge.check_scope import WHOLE, CheckScope
 from bkctl.runtime.replication.judge.copies import LedgerCheck
 from bkctl.runtime.replication.judge.fragments import segment_entries
-from bkctl.runtime.replication.policy import CopyPace, Policy
 from bkctl.runtime.replication.run.decommission import Decommission, DecommissionPlan, DecommissionReport
 from bkctl.runtime.replication.run.drain import DrainHooks
-from bkctl.runtime.replication.run.recovery import BookieRecovery
-from bkctl.runtime.replication.run.recovery_report import RecoveryReport
+from bkctl.runtime.replication.run.recovery import BookieRecovery, RecoveryReport
 from bkctl.runtime.replication.survey.checker import LedgerChecker
 from bkctl.storage.adapters.sqlite import temporary_database
 from tests.runtime.client.fakes import TIMEOUT_S, Client, Fakes, answers_so_far, payload

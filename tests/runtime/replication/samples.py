@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from bkctl.runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState, Segment
 from bkctl.runtime.placement.isolation import CUSTOM_METADATA_KEY
-from bkctl.runtime.replication.run.recovery_report import RecoveryReport
+from bkctl.runtime.replication.run.recovery import RecoveryReport
 
 
 def ledger(

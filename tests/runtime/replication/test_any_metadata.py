@@ -11,7 +11,7 @@ from bkctl.runtime.ledger.changes import find_regression
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.metadata_format import decode_ledger_metadata, encode_ledger_metadata
 from bkctl.runtime.ledger.owner import owner_of
-from bkctl.runtime.metadata.doctor.ledgers import examine_ledger
+from bkctl.runtime.metadata.doctor.rules import examine_ledger
 from bkctl.runtime.replication.copy.reader import entry_bytes_estimate
 from bkctl.runtime.replication.judge.ledger_filter import has_entries_on
 from bkctl.runtime.replication.judge.verdict import COUNT_MAX, replication_of, write_set_rows

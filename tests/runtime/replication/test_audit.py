@@ -95,7 +95,7 @@ def test_copies_of_a_bookie_that_was_given_up_and_that_nothing_can_replace_are_g
     one_segment = ledger({0: ("b0", "b1", "b2")}, 2, 2, last_entry_id=5)
     rows = write_set_rows(1, one_segment)
     judged = judge_ledger(rows, {"b2"}, lost)
-    assert (judged.replication, judged.has_given_up) == (given_up, True)
+    assert {judged.replication, judged.rows[0].replication} == {given_up}
     assert wanted_members(judged.rows, one_segment.bookies()) == {"b2"}
     assert judge_ledger(rows, {"b2"}, {"b0"}).replication is ReplicationState.UNAVAILABLE, "b1 was not"
     assert judge_ledger(rows, {"b1", "b2"}, lost).replication is at_risk, "b1 is back, so b0 can be replaced"
@@ -205,7 +205,7 @@ def test_the_open_segment_of_an_unclosed_ledger_is_judged_like_every_other() -> 
             (None,) * 2,
         ]
         found = under_replicated_ledger(
-            verdict(1, metadata, {"b0", "b1", "b3"}), is_closable=False, is_lost=False, may_return=bool
+            verdict(1, metadata, {"b0", "b1", "b3"}), is_closable=False, is_lost=False, may_return=bool, writable=()
         )
         assert (found.replication, found.missing_bookies) == ("at_risk", ("b2",))
 

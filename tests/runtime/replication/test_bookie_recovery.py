@@ -21,13 +21,13 @@ from bkctl.runtime.metadata.store import NodeWrite
 from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bkctl.runtime.net.loop import LaneWorkers
 from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.replication.config import Policy
 from bkctl.runtime.replication.judge.copies import CopyState
 from bkctl.runtime.replication.judge.fragments import EntryRange
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from bkctl.runtime.replication.judge.left_ledgers import Left, situation_of
-from bkctl.runtime.replication.plan.store import JobFile, JobWork, UnfinishedJob
-from bkctl.runtime.replication.policy import Policy
-from bkctl.runtime.replication.run.ledgers import RecoveryJob, RecoveryProgress
+from bkctl.runtime.replication.plan.store import JobFile, JobWork, RecoveryJob, UnfinishedJob
+from bkctl.runtime.replication.run.ledgers import RecoveryProgress
 from bkctl.runtime.replication.run.recovery import BookieRecovery
 from bkctl.storage.adapters.sqlite import memory_database, temporary_database
 from tests.runtime.client.fakes import segments

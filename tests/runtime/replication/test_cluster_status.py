@@ -16,7 +16,7 @@ from bkctl.runtime.metadata.replication.recovery_notes import (
     MaintenanceNote,
 )
 from bkctl.runtime.metadata.replication.recovery_status import NotedLosses, RecoveryStatus
-from bkctl.runtime.metadata.replication.switch_note import SwitchNote
+from bkctl.runtime.metadata.replication.switches import SwitchNote
 from bkctl.runtime.replication.judge.advice import LEAVES_CLUSTER
 from bkctl.runtime.replication.judge.cluster_facts import (
     AuditorStatus,
@@ -147,14 +147,14 @@ def test_a_drain_that_was_cut_is_continued_and_one_that_runs_is_left_alone() -> 
     unexplained = msgspec.structs.replace(LEAVING, order="")
     (unsaid,) = status_findings(msgspec.structs.replace(status, bookies=(GOOD, unexplained), root=root))
     assert unsaid == running, "its admin interface cannot be asked"
-    assert (running.part, running.severity, running.command) == (cut.part, Severity.INFORMATION, "bkctl audit")
+    assert (running.part, running.severity, running.command) == (cut.part, Severity.INFORMATION, "bkctl status --watch")
 
 
 def test_a_bookie_whose_ledgers_a_command_moves_is_only_a_warning() -> None:
     root = RootStatus("an-id", operations=("'recover failed-bookie' by ann",), recovering=frozenset({"b4:3181"}))
     status = msgspec.structs.replace(HEALTHY, bookies=(GOOD, DOWN), auditor=NO_AUDITOR, root=root)
     (finding,) = [each for each in status_findings(status) if each.part == "bookies_down"]
-    assert (finding.severity, finding.command) == (Severity.WARNING, "bkctl audit")
+    assert (finding.severity, finding.command) == (Severity.WARNING, "bkctl status --watch")
     assert finding.sentence == "bookie b4:3181 is not registered; a command is moving the ledgers of b4:3181"
     both = msgspec.structs.replace(status, bookies=(GOOD, DOWN, bookie("b6", is_writable=None)))
     finding, moved = [each for each in status_findings(both) if each.part == "bookies_down"]
@@ -208,6 +208,15 @@ def test_no_recovery_is_advised_for_a_bookie_in_maintenance() -> None:
     over = msgspec.structs.replace(status, recovery=in_maintenance("b4:3181", is_over=True))
     (finding,) = [each for each in status_findings(over) if each.part == "bookies_down"]
     assert (finding.severity, finding.command) == (Severity.CRITICAL, "bkctl recover failed-bookie b4:3181")
+
+
+def test_a_bookie_in_maintenance_whose_session_has_not_ended_yet_is_away() -> None:
+    """It is not said to serve either."""
+    status = msgspec.structs.replace(HEALTHY, bookies=(GOOD, SILENT), recovery=in_maintenance("b5:3181"))
+    (finding,) = status_findings(status)
+    assert finding.sentence == "bookie b5:3181 is in maintenance until 23:13 UTC (by ann)"
+    over = msgspec.structs.replace(status, recovery=in_maintenance("b5:3181", is_over=True))
+    assert {each.part for each in status_findings(over)} == {"bookies_silent", "maintenance_overdue"}
 
 
 def test_a_bookie_in_maintenance_that_no_ledger_references_is_not_to_leave() -> None:

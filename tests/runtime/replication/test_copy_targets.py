@@ -25,8 +25,7 @@ from bkctl.runtime.replication.config import PlacementMode
 from bkctl.runtime.replication.judge.fragments import fragments_naming
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from bkctl.runtime.replication.judge.targets import CopyNeed, PlacementForecast, choose_target, stripe_bytes
-from bkctl.runtime.replication.turn.live_bookies import LiveBookies
-from bkctl.runtime.replication.turn.target_chooser import TargetChooser
+from bkctl.runtime.replication.turn.bookies import LiveBookies, TargetChooser
 from tests.runtime.client.fakes import segments
 from tests.runtime.replication.fleet import QUICK, Fleet, length_of
 from tests.runtime.replication.samples import ledger

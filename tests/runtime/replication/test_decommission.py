@@ -14,7 +14,7 @@ from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, Recov
 from bkctl.runtime.metadata.store import ANY_VERSION, Versioned
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.run.decommission import DecommissionReport
-from bkctl.runtime.replication.survey.removed_bookies import find_removed
+from bkctl.runtime.replication.survey.given_up import find_removed
 from tests.runtime.replication.fleet import Fleet, SteppedFleet, carry_out, length_of
 from tests.runtime.replication.samples import ledger
 
@@ -80,7 +80,7 @@ async def test_a_bookie_that_serves_is_drained_first_and_no_loss_can_be_proven_o
     await fleet.add_cookie("b1")
     plan = await fleet.decommission().plan(["b1"])
     assert (set(plan.live), plan.recovery.unreachable) == ({"b1"}, ())
-    with pytest.raises(RefusedError, match="stop bookie b1 first"):
+    with pytest.raises(RefusedError, match="bookie b1 serves, so what it has is not lost"):
         await fleet.decommission().plan(["b1"], accepted_losses=[7])
     assert "b1" in await fleet.cookies.ids()
 
@@ -254,7 +254,7 @@ async def test_a_removed_bookie_is_known_by_the_ledgers_that_were_not_given_up_w
     notes = RecoveryNotes(fleet.client.store, fleet.ledgers.root).given_up
 
     async def removed(*bookie_ids: str) -> dict[str, int]:
-        return await find_removed(fleet.client.ports, fleet.client.store, fleet.registration, bookie_ids)
+        return await find_removed(fleet.client.ports, fleet.client.store, bookie_ids)
 
     assert await removed("b1", "b9") == {"b9": 0}
     await notes.put(str(ids[0]), GivenUpNote(written_ms=1, member_since={"b1": None}))

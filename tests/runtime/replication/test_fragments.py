@@ -57,11 +57,12 @@ def test_an_old_segment_ends_where_the_next_begins_whatever_is_confirmed() -> No
 
 def test_t6_an_old_segment_with_the_ensemble_of_the_last_one_is_complete() -> None:
     metadata = ledger({0: ["b1", "b2"], 5: ["b3", "b2"], 9: ["b1", "b2"]}, 2, 2, state=LedgerState.OPEN)
-    found = fragments_naming(metadata, {"b1"}, 11)
+    found = fragments_naming(metadata, {"b1"})
     assert [(fragment.segment_index, fragment.entries, fragment.is_open) for fragment in found] == [
         (0, EntryRange(0, 4), False),
-        (2, EntryRange(9, 11), True),
+        (2, EntryRange(9, -1), True),
     ]
+    assert segment_entries(metadata, 2, 11) == EntryRange(9, 11)
 
 
 def test_t5_an_empty_last_segment_is_a_fragment() -> None:

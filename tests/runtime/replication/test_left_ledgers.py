@@ -9,7 +9,7 @@ import pytest
 
 from bkctl.runtime.ledger.changes import new_ledger
 from bkctl.runtime.ledger.metadata import DigestType
-from bkctl.runtime.replication.judge.accepted_losses import GivenUpLedger
+from bkctl.runtime.replication.judge.advice import GivenUpLedger
 from bkctl.runtime.replication.judge.fragments import EntryRange
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
 from bkctl.runtime.replication.judge.left_ledgers import (
@@ -21,6 +21,7 @@ from bkctl.runtime.replication.judge.left_ledgers import (
     what_next,
 )
 from bkctl.runtime.replication.judge.verdict import ReplicationState
+from bkctl.storage.severity import Severity
 
 AGAIN = "bkctl again"
 
@@ -159,9 +160,8 @@ ACCEPTS_B1 = (
 
 
 def test_the_last_step_accepts_what_only_the_lost_bookies_can_have() -> None:
-    closable = failure(8, FailureReason.NOT_CLOSED, "b1")
-    others = [closable, failure(9, FailureReason.LOST, "b1", "b4"), failure(10, FailureReason.LOST)]
-    found = last_step([LOST_WITH_B1, failure(8, FailureReason.LOST, "b1"), *others], ["b1", "b2"])
+    others = [failure(9, FailureReason.LOST, "b1", "b4"), failure(10, FailureReason.LOST)]
+    found = last_step([LOST_WITH_B1, *others], ["b1", "b2"])
     assert found == LastStep((7,), ACCEPTS_B1.format("bkctl ledger list --bookie b1 --state lost -o name"))
     on_live = msgspec.structs.replace(failure(5, FailureReason.LOST, "b1"), has_live_member=True)
     found = last_step([LOST_WITH_B1, on_live], ["b1"])
@@ -171,6 +171,24 @@ def test_the_last_step_accepts_what_only_the_lost_bookies_can_have() -> None:
     accepted = {7: GivenUpLedger(metadata, frozenset({"b1"}), ReplicationState.GIVEN_UP)}
     lost = msgspec.structs.replace(LOST_WITH_B1, entries=(EntryRange(0, 1),))
     assert last_step([lost], ["b1"], accepted) == LastStep()
+
+
+def test_ledgers_that_are_not_closed_come_before_the_last_step() -> None:
+    """A loss is accepted only of closed ones. What needs another bookie in the place of a lost one is not closed."""
+    unclosed = failure(8, FailureReason.NOT_CLOSED, "b1")
+    closes = LastStep(
+        (7, 8), "if the disks of b1 are lost, bkctl ledger close 8 --accept-loss b1 closes those that are not closed"
+    )
+    assert last_step([LOST_WITH_B1, failure(8, FailureReason.LOST, "b1"), unclosed], ["b1", "b2"]) == closes
+    stuck = msgspec.structs.replace(unclosed, lacks_bookies=True)
+    assert last_step([LOST_WITH_B1, stuck], ["b1"]).ledger_ids == (7,)
+    assert last_step([failure(8, FailureReason.NOT_CLOSED, "b1", "b4")], ["b1"]) == LastStep()
+
+
+def test_a_bookie_that_is_back_is_neither_to_be_started_nor_lost() -> None:
+    (group,) = left_groups([LOST_WITH_B1, failure(8, FailureReason.NOT_CLOSED, "b1")], ["b1"], back=["b1"])
+    assert group.sentence == "2 have entries on bookies that are back"
+    assert (group.to_start, group.left.severity) == ((), Severity.INFORMATION)
 
 
 def test_a_recovery_explains_no_ledger_whose_loss_the_next_line_accepts() -> None:

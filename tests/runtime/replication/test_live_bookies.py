@@ -9,7 +9,7 @@ import pytest
 
 from bkctl.runtime.client.bookie_software import BookieSoftware
 from bkctl.runtime.metadata.bookies.registration import RegistrationClient, Registrations
-from bkctl.runtime.replication.turn.live_bookies import LiveBookies
+from bkctl.runtime.replication.turn.bookies import LiveBookies
 from tests.counting_store import CountingStore
 from tests.runtime.replication.fleet import Fleet
 

@@ -40,10 +40,11 @@ async def give_up(
     async def keep(_: int) -> None:
         await before_fence()
 
-    async def note(noted_id: int, bookie_ids: Sequence[str]) -> None:
+    async def note(noted_id: int, bookie_ids: Sequence[str], lost: Sequence[EntryRange]) -> None:
         await before_close()
         since = {each: await cluster.ports.registrations.member_since(each) for each in bookie_ids}
-        await notes.put(str(noted_id), GivenUpNote(written_ms=1, member_since=since))
+        ranges = tuple((each.first_entry_id, each.last_entry_id) for each in lost)
+        await notes.put(str(noted_id), GivenUpNote(written_ms=1, member_since=since, lost=ranges))
 
     async def forget(noted_id: int) -> None:
         await notes.remove(str(noted_id))

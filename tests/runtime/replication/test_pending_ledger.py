@@ -7,7 +7,7 @@ import pytest
 
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
 from bkctl.runtime.metadata.replication.recovery_notes import DaemonNote, FailedLedgerNote, WorkerStatus
-from bkctl.runtime.replication.judge.pending_ledger import PendingLedger, pending_ledger, repair_pace, why_it_waits
+from bkctl.runtime.replication.judge.marks import PendingLedger, pending_ledger, repair_pace, why_it_waits
 
 A, B, C = "a:3181", "b:3181", "c:3181"
 OPEN = LedgerMetadata(3, 2, 2, (Segment(0, (A, B, C)),), custom_metadata=(("application", b"test"),))

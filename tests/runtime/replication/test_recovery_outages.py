@@ -21,14 +21,12 @@ from bkctl.runtime.metadata.store import MetadataStore
 from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bkctl.runtime.net.loop import LaneWorkers
 from bkctl.runtime.protocol.status import Status
-from bkctl.runtime.replication.config import ReplicationConfig
-from bkctl.runtime.replication.plan.store import JobFile, JobWork
-from bkctl.runtime.replication.policy import Policy
+from bkctl.runtime.replication.config import Policy, ReplicationConfig
+from bkctl.runtime.replication.plan.store import JobFile, JobWork, RecoveryJob
 from bkctl.runtime.replication.run.decommission import Decommission
 from bkctl.runtime.replication.run.drain import DrainHooks
-from bkctl.runtime.replication.run.ledgers import RecoveryJob, RecoveryProgress
-from bkctl.runtime.replication.run.recovery import BookieRecovery
-from bkctl.runtime.replication.run.recovery_report import RecoveryReport
+from bkctl.runtime.replication.run.ledgers import RecoveryProgress
+from bkctl.runtime.replication.run.recovery import BookieRecovery, RecoveryReport
 from bkctl.storage.adapters.sqlite import memory_database, temporary_database
 from tests.runtime.client.fakes import Client, Fakes, segments
 from tests.runtime.metadata.conftest import expire, session_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, LedgerOutcome, LedgerResult
-from bkctl.runtime.replication.run.recovery_report import RecoveryReport, RecoveryTally
+from bkctl.runtime.replication.run.recovery import RecoveryReport, RecoveryTally
 
 
 def report_of(*results: LedgerResult, unreadable: tuple[LedgerFailure, ...] = ()) -> RecoveryReport:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from bkctl.runtime.ledger.metadata import LedgerState
-from bkctl.runtime.replication.survey.retention import RetentionTally
+from bkctl.runtime.replication.survey.stop_scan import RetentionTally
 from tests.runtime.replication.samples import ledger
 
 

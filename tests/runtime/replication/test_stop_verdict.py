@@ -312,7 +312,7 @@ async def test_the_scan_of_a_cluster(fleet: Fleet) -> None:
     for bookie_id in ("b1", "b2", "b3", "b4"):
         await fleet.add_cookie(bookie_id)
     ledger_id = await fleet.store(ledger({0: ["b1", "b4"]}, 2, 2, last_entry_id=4, length=length_of(5)))
-    parts = (fleet.client.ports, fleet.client.store, fleet.registration)
+    parts = (fleet.client.ports, fleet.client.store)
 
     async def verdict(*bookie_ids: str) -> StopVerdict:
         return await scan_for_stop(*parts, bookie_ids, foreign=ForeignNames(lambda _: None))

@@ -214,11 +214,22 @@ async def test_an_entry_that_can_never_fit_stops_nobody(adder: Adder) -> None:
 
 async def test_a_run_is_stored_as_a_whole(adder: Adder) -> None:
     adder.path.add(adder, add_run(5, *range(100)))
-    assert adder.engine.last_add_confirmed(5) is None, "what is on disk may say more"
-    assert adder.engine.note_last_stored(5, None, adder.engine.read_generation) == 98
+    assert adder.engine.last_add_confirmed(5) == 98
     storage = await adder.restarted()
     assert adder.answers == dict.fromkeys(range(100), Status.OK)
     assert storage.engines[0].stored.list_entries(5) == list(range(100))
+
+
+@pytest.mark.parametrize("is_rebuilding", [False, True])
+async def test_the_lac_of_a_ledger_that_an_earlier_process_wrote_is_read_from_disk(
+    adder: Adder, *, is_rebuilding: bool
+) -> None:
+    """Of a new ledger nothing is stored, unless the index may be incomplete: its first read needs no disk."""
+    adder.engine.negatives_are_unknown = is_rebuilding
+    adder.add(0)
+    assert adder.engine.last_add_confirmed(5) == (None if is_rebuilding else -1)
+    storage = await adder.restarted()
+    assert storage.engine_of(5).last_add_confirmed(5) is None, "what is on disk may say more"
 
 
 async def test_what_is_wrong_with_one_add_of_a_run_is_the_answer_to_that_one_alone(adder: Adder) -> None:

@@ -187,6 +187,7 @@ async def test_a_request_that_fails_by_a_defect_is_answered_and_logged(
     bookie: Bookie, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, call: BookieCall
 ) -> None:
     await bookie.add(5, 30)
+    bookie.engine.rows.on_dropped(5)  # the LAC must be read again
 
     def fail(*_: object) -> None:
         raise ValueError("a defect")
@@ -339,6 +340,7 @@ async def test_a_poll_of_a_ledger_that_is_deleted_meanwhile_is_told_so(bookie: B
     """It reads the LAC from the disk first; nothing would wake it if it began to wait then."""
     assert await bookie.add(5, 0) is Status.OK
     checkpoint_now(bookie.engine)
+    bookie.engine.rows.on_dropped(5)
     assert bookie.engine.last_add_confirmed(5) is None
     poll = bookie.ask(LongPollRead(1, 5, -1, 0, 60_000, True, False))
     await asyncio.sleep(0)

@@ -5,7 +5,7 @@ import pytest
 from bkctl.runtime.ledger.changes import find_fault, new_ledger, replace_bookies, to_closed
 from bkctl.runtime.ledger.metadata import DigestType
 from bkctl.runtime.ledger.metadata_format import encode_ledger_metadata
-from bkctl.runtime.metadata.doctor.ledgers import examine_ledger
+from bkctl.runtime.metadata.doctor.rules import examine_ledger
 from tests.runtime.metadata.bad_nodes import BOOKIES, add_segment, ledger
 
 OPEN = new_ledger(BOOKIES, 2, 2, DigestType.CRC32C, b"secret")

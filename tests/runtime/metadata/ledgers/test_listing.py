@@ -25,10 +25,9 @@ from bkctl.runtime.errors import (
 from bkctl.runtime.ledger.changes import new_ledger
 from bkctl.runtime.ledger.metadata import DigestType
 from bkctl.runtime.metadata.cluster.root import init_cluster
-from bkctl.runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, encode_layout
+from bkctl.runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, encode_layout, node_at
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
 from bkctl.runtime.metadata.ledgers.listing import PartListing, RangeCover
-from bkctl.runtime.metadata.ledgers.nodes import node_at
 from bkctl.runtime.metadata.store import MetadataStore
 from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore

@@ -6,8 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bkctl.runtime.metadata.ledgers.layout import SHORT_ID_LIMIT, LedgerTree
-from bkctl.runtime.metadata.ledgers.nodes import LedgerNode, interior_children, ledgers_in, node_at, root_node
+from bkctl.runtime.metadata.ledgers.layout import (
+    SHORT_ID_LIMIT,
+    LedgerNode,
+    LedgerTree,
+    interior_children,
+    ledgers_in,
+    node_at,
+    root_node,
+)
 from bkctl.storage.ids import LEDGER_ID_MAX
 
 LEGACY = LedgerTree.LEGACY_HIERARCHICAL

@@ -408,6 +408,14 @@ def under_replicated(cluster: Cluster) -> list[UnderReplicatedLedger]:
                         all(set(each.bookies) & cluster.live for each in groups if each.segment == group.segment)
                         for group in bad
                     ),
+                    has_target=any(
+                        len(cluster.writable - members) >= len(members - cluster.live)
+                        for members in (
+                            {bookie for each in groups if each.segment == group.segment for bookie in each.bookies}
+                            for group in bad
+                        )
+                        if members - cluster.live
+                    ),
                 )
             )
     return found

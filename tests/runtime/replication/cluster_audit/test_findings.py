@@ -11,7 +11,7 @@ from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.metadata.bookies.registration import Registrations
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, LostBookieNote, MaintenanceNote
-from bkctl.runtime.metadata.replication.switch_note import SwitchNote
+from bkctl.runtime.metadata.replication.switches import SwitchNote
 from bkctl.runtime.placement.rack_sources import RackTable
 from bkctl.runtime.placement.rules import PlacementRules
 from bkctl.runtime.placement.survey import BookieSurvey
@@ -157,7 +157,8 @@ def test_a_recovery_that_cannot_work_is_not_advised() -> None:
         "start bd:3181"
     )
     assert audit_findings(audited)[1].advice.sentence == (
-        "1 ledger has too few live copies: 2 bookies are registered; start bd:3181, or add one"
+        "1 ledger has too few live copies: too few other bookies are writable to take the copies; start bd:3181, or "
+        "add a bookie"
     )
     assert found(report(closed(A, B, D)))[0][3] == "bkctl recover failed-bookie bd:3181"
     wide = ledger({0: (A, B, C, D)}, 2, 2, last_entry_id=9, length=100)

@@ -1,0 +1,80 @@
+"""What the screens say of a bookie that a command recovers, and what is left to do if it comes back meanwhile."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.commands.test_advice import ensemble_of, findings, succeed, write
+from tests.processes import COMMAND_TIMEOUT_S, Cluster, start_bkctl
+from tests.until import wait_until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.battery]
+
+MOVES = "a command is moving the ledgers of"
+WATCH = "bkctl status --watch"
+RATES = re.compile(r"the byte rates in (.+\.rates) can be changed")
+
+
+def test_nothing_says_to_recover_it_again_and_its_return_is_no_loss(
+    start_cluster: Callable[[int], Cluster], tmp_path: Path
+) -> None:
+    cluster = start_cluster(4)
+    single = write(cluster, 1)
+    (bookie_id,) = ensemble_of(cluster, single)
+    pairs = write(cluster, 2, ledgers=20).split()
+    pair = next(each for each in pairs if bookie_id in ensemble_of(cluster, each))
+    cluster.stop_bookie(bookie_id)
+    output, errors = tmp_path / "out", tmp_path / "err"
+    with output.open("wb") as out, errors.open("wb") as err:
+        words = ("recover", bookie_id, "--yes", "--copy-rate", "64", "-o", "table")
+        variables = {"BKCTL_METADATA_URI": cluster.metadata_uri}
+        process = start_bkctl(*words, stdout=out, stderr=err, variables=variables)
+    try:
+        wait_until(lambda: MOVES in json.dumps(findings(cluster)))
+        says_that_one_runs(cluster, bookie_id, pair)
+        cluster.start_bookie(bookie_id)
+    finally:
+        rates = wait_until(lambda: RATES.search(errors.read_text()))
+        assert rates is not None
+        Path(rates[1]).write_text("copy-rate = none\n")
+        ended = process.wait(COMMAND_TIMEOUT_S)
+    end = output.read_text()
+    assert ended in {1, 9}, (end, errors.read_text())
+    drain = f"{bookie_id} serves again: bkctl bookie drain {bookie_id} moves what is left there"
+    assert drain in end.splitlines()[0], end
+    assert "accept" not in end
+    assert "start" not in end
+    succeed(cluster, "bookie", "drain", bookie_id, "-n")
+    its_loss_is_not_accepted(cluster, bookie_id, single, tmp_path)
+
+
+def says_that_one_runs(cluster: Cluster, bookie_id: str, ledger_id: str) -> None:
+    for command in (("status",), ("audit",), ("metadata", "doctor")):
+        result = cluster.run(*command, "-o", "json")
+        assert "bkctl recover failed-bookie" not in result.stdout, (command, result)
+        assert MOVES in result.stdout, (command, result)
+        assert WATCH in result.stdout, (command, result)
+    found = cluster.run("audit", "-o", "json").json()["findings"]
+    (moved,) = [each for each in found if MOVES in each["finding"]]
+    assert (moved["severity"], moved["command"]) == ("warning", WATCH)
+    steps = cluster.run("ledger", "explain", ledger_id, "-o", "json").json()["next_steps"]
+    assert f"bookie {bookie_id} is not registered; {MOVES} {bookie_id}: {WATCH}" in steps
+
+
+def its_loss_is_not_accepted(cluster: Cluster, bookie_id: str, ledger_id: str, directory: Path) -> None:
+    """Not with the ledgers that were lost while it was down, and not with none, as are left now."""
+    file = directory / "lost-ledgers"
+    words = ("decommission", bookie_id, "--accept-loss", bookie_id, "--from-file", str(file), "--yes")
+    for ids, reason in (
+        (f"{ledger_id}\n", f"bookie {bookie_id} serves, so what it has is not lost"),
+        ("", f"{file} names no ledger, so there is no loss to accept"),
+    ):
+        file.write_text(ids)
+        refused = cluster.run(*words)
+        assert (refused.exit_code, reason in refused.stderr) == (3, True), refused
+    assert bookie_id in succeed(cluster, "bookie", "list", "--state", "writable", "-o", "name").stdout.split()
