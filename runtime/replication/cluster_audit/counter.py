@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
 
 from bkctl.runtime.ledger.owner import owner_group
-from bkctl.runtime.metadata.replication.recovery_notes import bookies_given_up
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts, KnownBookies
 from bkctl.runtime.replication.cluster_audit.shape import LedgerShape, ShapeKey, outcomes, problems_of, shape_key
 from bkctl.runtime.replication.cluster_audit.tables import (
@@ -35,7 +34,7 @@ from bkctl.runtime.replication.judge.verdict import (
     ReplicationRow,
     ReplicationState,
     WriteSetRow,
-    judge_ledger,
+    judge_rows,
 )
 
 SHAPES_MAX = 10_000
@@ -91,7 +90,7 @@ class AuditCounter:
     def judge(self, rows: Sequence[WriteSetRow]) -> LedgerVerdict:
         """The verdict on the write sets of one ledger, by what is known about the bookies."""
         note = self._known.facts.given_up.get(rows[0].ledger_id)
-        return judge_ledger(rows, self._known.live, bookies_given_up(note))
+        return judge_rows(rows, self._known.live, note)
 
     def add(self, verdict: LedgerVerdict) -> None:
         """Count one ledger."""
@@ -256,7 +255,7 @@ def under_replicated_ledger(
     """Summarize a ledger of which at least one write set has missing copies."""
     affected = [row for row in verdict.rows if row.replication in UNDER_REPLICATED_STATES]
     affected = affected or [row for row in verdict.rows if row.replication is ReplicationState.GIVEN_UP]
-    assert affected, "only a ledger that misses copies is summarized"
+    affected = affected or [*verdict.rows]  # it was closed with a loss, which no write set shows
     first = affected[0].write_set
     assert first.ack_quorum_size is not None
     without_copy = [row for row in affected if row.replication is ReplicationState.UNAVAILABLE]

@@ -185,7 +185,8 @@ def not_referenced(bookie_ids: Sequence[str], ledgers: int) -> Advice:
         f"{these_bookies(bookie_ids, 'is', 'are')} not registered, and none of the {counted(ledgers, 'ledger')} "
         f"references {them}: what will not come back can leave the cluster"
     )
-    return Advice(Severity.INFORMATION, "bookies_unreferenced", sentence, f"bkctl decommission {bookie_ids[0]}")
+    command = f"bkctl decommission {' '.join(bookie_ids[:SHOWN_MAX])}"
+    return Advice(Severity.INFORMATION, "bookies_unreferenced", sentence, command)
 
 
 def not_answering(silent: Sequence[str], refusals: Mapping[str, str], down: int) -> Iterator[Advice]:

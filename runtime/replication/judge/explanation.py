@@ -291,7 +291,7 @@ def _accepted(facts: LedgerFacts, missing_answers: Mapping[str, str]) -> Iterato
     note, ledger_id = facts.autorecovery.given_up, facts.ledger_id
     for bookie_id in facts.autorecovery.returned:
         yield f"{is_back(bookie_id, [ledger_id]).command} saves what {bookie_id} has"
-    if note is not None and facts.given_up_segments and not missing_answers:
+    if note is not None and (note.lost or facts.given_up_segments) and not missing_answers and not _bad_copies(facts):
         accepted = accepted_on(note.written_ms, note.user)
         yield f"nothing is left to do: {accepted}; {removal(ledger_id, facts.verdict.rows)}"
 

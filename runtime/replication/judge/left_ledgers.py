@@ -62,7 +62,7 @@ _BY_REASON = {
     FailureReason.OPEN: Left.OPEN,
 }
 _REMEDIES = {
-    Left.NO_TARGET: "start another bookie",
+    Left.NO_TARGET: "start a bookie that is down, or add one",
     Left.PLACEMENT: "start a bookie in another rack, or use --placement best-effort",
     Left.NEWER: "use a newer bkctl",
 }
@@ -70,6 +70,7 @@ _COMMANDS = {
     Left.LOST: "bkctl ledger explain {0}",
     Left.UNREADABLE: "bkctl ledger verify {0}",
     Left.NOT_CLOSED: "bkctl ledger explain {0}",
+    Left.NO_TARGET: "bkctl bookie list",
     Left.METADATA: "bkctl metadata doctor",
     Left.REFUSED: "bkctl help exit-codes",
     Left.OPEN: "bkctl ledger explain {0}",

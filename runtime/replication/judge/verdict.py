@@ -184,7 +184,16 @@ def judge_metadata(
     ledger_id: int, metadata: LedgerMetadata, live_bookies: Container[str], note: GivenUpNote | None = None
 ) -> LedgerVerdict:
     """The verdict on one ledger. ``note``: of the bookies that an operator gave up with what they have of it."""
-    return judge_ledger(write_set_rows(ledger_id, metadata), live_bookies, bookies_given_up(note))
+    return judge_rows(write_set_rows(ledger_id, metadata), live_bookies, note)
+
+
+def judge_rows(rows: Iterable[WriteSetRow], live_bookies: Container[str], note: GivenUpNote | None) -> LedgerVerdict:
+    """The same by its write sets. A ledger that misses nothing but entries that were lost when it was closed is given
+    up, though its metadata does not show it."""
+    found = judge_ledger(rows, live_bookies, bookies_given_up(note))
+    if note is not None and note.lost and found.replication is ReplicationState.REPLICATED:
+        return msgspec.structs.replace(found, replication=ReplicationState.GIVEN_UP)
+    return found
 
 
 def wanted_members(rows: Iterable[ReplicationRow], members: Collection[str]) -> frozenset[str]:

@@ -36,7 +36,8 @@ async def judge_given_up(
         given = frozenset(given_up[ledger_id].member_since)
         verdict = judge_metadata(ledger_id, stored.value, live, given_up[ledger_id])
         loss = GivenUpLedger(stored.value, given - live, verdict.replication)
-        is_lost = any(row.replication is ReplicationState.GIVEN_UP for row in verdict.rows)
+        states = {verdict.replication, *(row.replication for row in verdict.rows)}
+        is_lost = ReplicationState.GIVEN_UP in states
         return (ledger_id, loss) if is_lost else None
 
     async with aclosing(pipelined(each_of(given_up), judge, _READ_IN_FLIGHT_MAX)) as judged:

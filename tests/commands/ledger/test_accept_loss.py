@@ -446,7 +446,11 @@ async def test_entries_that_were_accepted_as_lost_are_asked_for_no_more(planted:
     await all_is_well(planted, ledger_id)
     explained = (await planted.run("ledger", "explain", str(ledger_id))).json()
     assert any("loss accepted on" in each and "no bookie has entries 0, 3, 6" in each for each in explained["problems"])
-    assert not any("recover ledger" in each for each in explained["next_steps"]), explained
+    (step,) = explained["next_steps"]
+    assert step.startswith("nothing is left to do: loss accepted on"), explained
+    for command in ("status", "audit"):
+        found = [each for each in (await planted.run(command)).json()["findings"] if each["part"] == "loss_accepted"]
+        assert [each["severity"] for each in found] == ["information"], command
     replaced = next(each for each in (await planted.read(ledger_id)).last_segment.ensemble if each not in members)
     await planted.stop(replaced)
     recovered = await planted.run("recover", "failed-bookie", replaced, "--yes")

@@ -230,7 +230,7 @@ def test_a_bookie_in_maintenance_that_no_ledger_references_is_not_to_leave() -> 
     assert commands["bookies_unreferenced"] == "bkctl decommission b6:3181"
     over = msgspec.structs.replace(status, recovery=in_maintenance("b4:3181", is_over=True))
     commands = {each.part: each.command for each in status_findings(over)}
-    assert commands["bookies_unreferenced"] == "bkctl decommission b4:3181"
+    assert commands["bookies_unreferenced"] == "bkctl decommission b4:3181 b6:3181"
 
 
 def test_a_maintenance_is_ended_only_for_a_bookie_that_is_back() -> None:

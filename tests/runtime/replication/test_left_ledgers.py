@@ -210,4 +210,4 @@ def test_bookies_that_failed_as_targets_are_named_with_their_reason() -> None:
     assert group.sentence == f"1 has no bookie to copy to (every other writable bookie failed: {cause})"
     assert what_next([group], AGAIN) == f"; then continue with: {AGAIN}"
     (group,) = left_groups([failure(1, FailureReason.NOT_ENOUGH_BOOKIES)], ["b1"])
-    assert group.sentence == "1 has no bookie to copy to (start another bookie)"
+    assert group.sentence == "1 has no bookie to copy to (start a bookie that is down, or add one)"
