@@ -13,7 +13,7 @@ from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerF
 from bkctl.runtime.replication.judge.left_ledgers import LeftGroup, last_step, left_groups, what_next
 from bkctl.runtime.replication.run.decommission import DecommissionReport
 from bkctl.storage.severity import Severity
-from bkctl.storage.words import counted, listed, named
+from bkctl.storage.words import SHOWN_MAX, counted, listed, named
 
 _TOPICS_NAMED_MAX = 10
 _COOKIE_KEPT = "its cookie was not deleted"
@@ -132,7 +132,8 @@ def leaving_advice(report: DecommissionReport) -> list[str]:
     if report.open_ledgers:
         topics = sorted({each.topic for each in report.open_ledgers if each.topic is not None})
         if not topics:
-            return ["open ledgers that have no writer are closed with --open-ledgers fence"]
+            ids = " ".join(str(each.ledger_id) for each in report.open_ledgers[:SHOWN_MAX])
+            return [f"open ledgers that have no writer are closed by bkctl ledger close {ids}, or --open-ledgers fence"]
         return [
             f"Pulsar keeps ledgers of {counted(len(topics), 'topic')} open: {listed(topics, _TOPICS_NAMED_MAX)}: run "
             "pulsar-admin topics unload TOPIC, which makes the broker close them, before; or close them with "

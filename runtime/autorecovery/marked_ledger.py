@@ -24,7 +24,6 @@ from bkctl.runtime.placement.rules import BrokenRule
 from bkctl.runtime.replication.copy.activity import LedgerActivity
 from bkctl.runtime.replication.judge.bad_copies import bad_records_on, plan_in_place
 from bkctl.runtime.replication.judge.check_scope import CheckScope
-from bkctl.runtime.replication.judge.fragments import accepted_entries
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
 from bkctl.runtime.replication.judge.left_ledgers import Left, situation_of
 from bkctl.runtime.replication.judge.marks import bookies_in_question
@@ -153,8 +152,8 @@ class MarkedLedgerRepair:
         self, task: LedgerTask, failures: list[LedgerFailure], note: GivenUpNote
     ) -> list[LedgerFailure]:
         """Without losses that an operator accepted: what is left of the ledger is copied, or nothing is."""
-        if accepted_ids := accepted_entries(note):
-            failures = await self._carry_out(msgspec.structs.replace(task, stored=None, accepted=accepted_ids))
+        if note.lost:
+            failures = await self._carry_out(msgspec.structs.replace(task, stored=None, given_up=note))
         given_up = {self._ledger_id: note}
         accepted = await judge_given_up(self._ports.ledgers, given_up, self._registrations.live)
         return [each for each in failures if situation_of(each, accepted) is not Left.ACCEPTED]

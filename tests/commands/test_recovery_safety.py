@@ -333,4 +333,4 @@ def test_what_helps_when_only_open_ledgers_are_left() -> None:
     assert writer_has_left.notes == ("its cookie was not deleted",)
     waiting = verdict_of(msgspec.structs.replace(report, open_ledgers=(OpenLedger(7, None, None),)))
     assert waiting.sentence == "0 ledgers moved, 1 left: 1 waits for its writer; continue with: bkctl again"
-    assert waiting.notes[-1].endswith("--open-ledgers fence")
+    assert waiting.notes[-1].endswith("closed by bkctl ledger close 7, or --open-ledgers fence")

@@ -10,6 +10,7 @@ import pytest
 from bkctl.runtime.ledger.metadata import LedgerState
 from bkctl.runtime.metadata.bookies.registration import BookieMode
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.config import CopyPace, OpenLedgers, Policy, ReplicationConfig, VerifyMode
 from bkctl.runtime.replication.copy.activity import LedgerActivity
@@ -42,6 +43,40 @@ def test_a_drained_bookie_that_has_the_only_copy_is_the_source() -> None:
         assert await cluster.ensembles(others_lost) == {0: ("b3", "b2")}
         assert cluster.holds("b3", others_lost) == list(range(10))
         assert cluster.asked("b2", "read_lac") == []
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("is_member", [True, False])
+@pytest.mark.parametrize("is_down", [True, False])
+def test_entries_of_a_lost_bookie_that_came_back_are_kept_though_their_loss_was_accepted(
+    *, is_down: bool, is_member: bool
+) -> None:
+    """d1 was given up, came back with the lost entries, and is a member again, or not yet. Then b1 is to be replaced,
+    or d1 itself, which may be down again: what only it has is not left behind."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b1", "b2", "b3", "b4", "d1")
+        first = "d1" if is_member else "b1"
+        metadata = ledger({0: [first, "b2", "b3"]}, 3, 2, last_entry_id=9, length=100)
+        ledger_id = await cluster.store(metadata)
+        cluster.copies["d1"].setdefault(ledger_id, dict(cluster.copies["b2"][ledger_id]))
+        for bookie_id in ("b1", "b2", "b3"):
+            for entry_id in (2, 3, 7):
+                cluster.copies[bookie_id].get(ledger_id, {}).pop(entry_id, None)
+        note = GivenUpNote(written_ms=1, member_since={"d1": 1}, lost=((2, 3), (7, 7)))
+        if is_down:
+            await cluster.stop(first)
+        recovery = cluster.recovery_by(cluster.recovery.policy, {ledger_id: note})
+        plan = await recovery.plan([first], unreachable=[first] if is_down else ())
+        report = await recovery.run(plan)
+
+        lost_again = is_member and is_down
+        assert report.is_complete is not lost_again, report.failures
+        (target,) = {*(await cluster.ensembles(ledger_id))[0]} - {"b2", "b3"}
+        assert lost_again == (target == first)
+        if not lost_again:
+            assert cluster.holds(target, ledger_id) == list(range(10))
 
     simulate(scenario)
 

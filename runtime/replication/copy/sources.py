@@ -18,7 +18,7 @@ from bkctl.runtime.replication.copy.limits import Lease, for_each_leased, run_al
 from bkctl.runtime.replication.copy.reader import entry_bytes_estimate, pause_s
 from bkctl.runtime.replication.copy.stripe_task import CopyTools, StripeTask
 from bkctl.runtime.replication.judge.copies import Copy, CopyState
-from bkctl.runtime.replication.judge.fragments import EntryRange, EntryRangeSet, stripe_count
+from bkctl.runtime.replication.judge.fragments import EntryRange, EntryRangeSet, in_and_out_of, is_in, stripe_count
 from bkctl.runtime.replication.judge.ledger_result import SourceDefect
 
 BATCH_ENTRIES = 256
@@ -114,12 +114,13 @@ class SourceReader:
         states = {copy.state for copy in gap.copies.values()}
         if CopyState.UNREACHABLE in states:
             self._give_up_from(entries.first_entry_id)
-        count = stripe_count(entries, index, *sizes)
-        for copy in gap.copies.values():
-            if copy.state is CopyState.UNREACHABLE or copy.bookie_id in self._task.outside:
-                continue
-            self._defects.setdefault((copy.bookie_id, copy.state), EntryRangeSet()).add_range(entries, count)
-        (self._failed if CopyState.FAILED in states else self.lost).add_range(entries, count)
+        is_missing = states <= {CopyState.MISSING}
+        for part in in_and_out_of((entries,), self._task.accepted if is_missing else ())[1]:
+            count = stripe_count(part, index, *sizes)
+            for copy in gap.copies.values():
+                if copy.state is not CopyState.UNREACHABLE and copy.bookie_id not in self._task.outside:
+                    self._defects.setdefault((copy.bookie_id, copy.state), EntryRangeSet()).add_range(part, count)
+            (self._failed if CopyState.FAILED in states else self.lost).add_range(part, count)
 
     async def _read_round(self, entry_ids: Sequence[int], good: dict[int, bytes]) -> tuple[Sequence[int], bool]:
         """Read from the preferred sources; returns entries without an answer, and whether sources were just busy."""
@@ -213,10 +214,12 @@ class SourceReader:
             for bookie_id in sources:  # no other source: wait for those that did not answer
                 if found[bookie_id].state is CopyState.UNREACHABLE:
                     found[bookie_id] = await self._ask(bookie_id, entry_id)
+        is_missing = all(copy.state is CopyState.MISSING for copy in found.values())
+        is_accepted = is_missing and is_in(entry_id, self._task.accepted)
         for copy in found.values():
             if copy.state is CopyState.UNREACHABLE:
                 self._ports.suspects.add(copy.bookie_id)
-            elif copy.state is not CopyState.PRESENT:
+            elif copy.state is not CopyState.PRESENT and not is_accepted:
                 self._earlier_copies[copy.bookie_id] = copy
                 self._defects.setdefault((copy.bookie_id, copy.state), EntryRangeSet()).add(entry_id)
         for copy in found.values():
@@ -224,7 +227,8 @@ class SourceReader:
                 return copy
         if (kept := await self._outside.find(entry_id)) is not None:
             return kept
-        self._record_failure(entry_id, found)
+        if not is_accepted:
+            self._record_failure(entry_id, found)
         return None
 
     async def _ask(self, bookie_id: str, entry_id: int, *, attempts_max: int | None = None) -> Copy:

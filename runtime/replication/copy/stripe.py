@@ -33,7 +33,6 @@ from bkctl.runtime.replication.judge.fragments import (
     EntryRangeSet,
     batches,
     in_and_out_of,
-    is_in,
     merge_ranges,
     stripe,
 )
@@ -101,9 +100,8 @@ class StripeReplicator:
         return answer is not Status.NO_SUCH_LEDGER
 
     def _entry_ids(self, entries: EntryRange) -> Iterator[int]:
-        metadata, accepted = self._task.metadata, self._task.accepted
-        found = stripe(entries, self._task.index, *metadata.sizes)
-        return (each for each in found if not is_in(each, accepted)) if accepted else found
+        metadata = self._task.metadata
+        return stripe(entries, self._task.index, *metadata.sizes)
 
     def _batch_size(self) -> int:
         return batch_entries_max(self._reader.entry_bytes, BATCH_ENTRIES)

@@ -91,7 +91,7 @@ class StripeTask(msgspec.Struct, frozen=True):
     written to it again. ``unreachable`` and ``copied_until`` do not count then.
 
     ``outside``: live bookies that are not in the ensemble. They are asked only for entries that no member can give.
-    ``accepted``: lost entries that are left out (``accepted_entries``).
+    ``accepted``: entries that may be on no bookie (``accepted_entries``).
     """
 
     credentials: LedgerCredentials

@@ -162,10 +162,10 @@ def _problems(facts: LedgerFacts, missing_answers: Mapping[str, str]) -> Iterato
     if note is not None and given_up:
         segments = segments_text([each for each in facts.segments if each.segment_index in given_up])
         yield Severity.INFORMATION, f"{accepted_on(note.written_ms, note.user)}: entries of {segments} have no copy"
-    if note is not None and (accepted := accepted_entries(note)):
+    if note is not None and (accepted := accepted_entries(note, metadata)):
         yield (
             Severity.INFORMATION,
-            f"{accepted_on(note.written_ms, note.user)}: no bookie has entries {format_ranges(accepted)}",
+            f"{accepted_on(note.written_ms, note.user)}: no bookie had entries {format_ranges(accepted)}",
         )
     for bookie_id in facts.autorecovery.returned:
         yield Severity.WARNING, is_back(bookie_id, [facts.ledger_id]).sentence
@@ -291,7 +291,8 @@ def _accepted(facts: LedgerFacts, missing_answers: Mapping[str, str]) -> Iterato
     note, ledger_id = facts.autorecovery.given_up, facts.ledger_id
     for bookie_id in facts.autorecovery.returned:
         yield f"{is_back(bookie_id, [ledger_id]).command} saves what {bookie_id} has"
-    if note is not None and (note.lost or facts.given_up_segments) and not missing_answers and not _bad_copies(facts):
+    is_lost = bool(facts.given_up_segments or accepted_entries(note, facts.metadata))
+    if note is not None and is_lost and not missing_answers and not _bad_copies(facts):
         accepted = accepted_on(note.written_ms, note.user)
         yield f"nothing is left to do: {accepted}; {removal(ledger_id, facts.verdict.rows)}"
 

@@ -116,9 +116,14 @@ def batches(entry_ids: Iterator[int], count_max: Callable[[], int]) -> Iterator[
         yield batch
 
 
-def accepted_entries(note: GivenUpNote | None) -> tuple[EntryRange, ...]:
-    """The entries of a closed ledger whose loss an operator accepted: no copy of them is expected on any bookie."""
-    return () if note is None else tuple(EntryRange(*each) for each in note.lost)
+def accepted_entries(note: GivenUpNote | None, metadata: LedgerMetadata) -> tuple[EntryRange, ...]:
+    """The entries of a closed ledger whose loss an operator accepted, so that none of its bookies need have them.
+
+    None, if their segment names one of the lost bookies again: it came back, perhaps with these entries.
+    """
+    if note is None or not note.lost or not note.member_since.keys().isdisjoint(metadata.last_segment.ensemble):
+        return ()
+    return tuple(EntryRange(*each) for each in note.lost)
 
 
 def is_in(entry_id: int, ranges: Iterable[EntryRange]) -> bool:

@@ -191,9 +191,11 @@ def judge_rows(rows: Iterable[WriteSetRow], live_bookies: Container[str], note: 
     """The same by its write sets. A ledger that misses nothing but entries that were lost when it was closed is given
     up, though its metadata does not show it."""
     found = judge_ledger(rows, live_bookies, bookies_given_up(note))
-    if note is not None and note.lost and found.replication is ReplicationState.REPLICATED:
-        return msgspec.structs.replace(found, replication=ReplicationState.GIVEN_UP)
-    return found
+    if note is None or not note.lost or found.replication is not ReplicationState.REPLICATED:
+        return found
+    if any(not note.member_since.keys().isdisjoint(row.write_set.write_set) for row in found.rows):
+        return found  # one of the lost bookies is back, perhaps with these entries
+    return msgspec.structs.replace(found, replication=ReplicationState.GIVEN_UP)
 
 
 def wanted_members(rows: Iterable[ReplicationRow], members: Collection[str]) -> frozenset[str]:

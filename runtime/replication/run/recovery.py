@@ -22,7 +22,6 @@ from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
 from bkctl.runtime.placement.rules import PlacementRule
 from bkctl.runtime.replication.config import Policy, VerifyMode
 from bkctl.runtime.replication.copy.reader import reason_of
-from bkctl.runtime.replication.judge.fragments import accepted_entries
 from bkctl.runtime.replication.judge.ledger_result import (
     FailureReason,
     LedgerFailure,
@@ -171,7 +170,7 @@ class BookieRecovery:
 
         ``find_leaving``: the bookies that other operations empty now, which are a last resort as targets.
 
-        ``open_database`` is called for each plan. ``given_up``: accepted losses; what is lost of them is not copied.
+        ``open_database`` is called for each plan. ``given_up``: accepted losses; what no bookie has of them is left.
         """
         self._ports = ports
         self._locks = locks
@@ -338,7 +337,7 @@ class BookieRecovery:
                 stored=plan.scanned_metadata.pop(ledger.ledger_id, None),
                 bytes_to_copy=ledger.bytes_to_copy or 0,
                 is_drain=plan.is_drain,
-                accepted=accepted_entries(self._given_up.get(ledger.ledger_id)),
+                given_up=self._given_up.get(ledger.ledger_id),
             )
 
         for ledger in plan.ledgers:

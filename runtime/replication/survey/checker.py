@@ -12,7 +12,7 @@ import functools
 import math
 import operator
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Container, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
 from typing import NamedTuple, Protocol, TypeVar
@@ -92,6 +92,10 @@ class CheckWork(LedgerActivity):
         self.bytes_planned = bytes_to_check(metadata, scope)
         self.bytes_read = 0
 
+    def is_excused(self, entry_id: int, row: Sequence[Copy]) -> bool:
+        """Whether no copy of an entry is there whose loss was accepted."""
+        return is_in(entry_id, self.accepted) and all(copy.state is CopyState.MISSING for copy in row)
+
     @property
     def row_bytes(self) -> int:
         """Expected size of all copies of an entry together."""
@@ -168,7 +172,7 @@ class LedgerChecker:
         given_up: Mapping[int, GivenUpNote] = MappingProxyType({}),
     ) -> None:
         """``live_bookies``: registered ones, writable or read-only. Others count as unreachable without a request, but
-        no copy is expected on those that an operator gave up, nor of entries whose loss was accepted: ``given_up``.
+        no copy is expected on those that an operator gave up, nor of entries whose loss one accepted: ``given_up``.
 
         ``pacer`` limits the bytes that are read; None: no limit. ``times`` gets the time of each read.
         """
@@ -231,7 +235,10 @@ class LedgerChecker:
 
     async def check_by(self, ledger_id: int, metadata: LedgerMetadata, scope: CheckScope) -> LedgerCheck:
         """Check one ledger by this metadata; raises nothing."""
-        removed, accepted = self.removed_from(ledger_id, metadata), accepted_entries(self.given_up.get(ledger_id))
+        removed, accepted = (
+            self.removed_from(ledger_id, metadata),
+            accepted_entries(self.given_up.get(ledger_id), metadata),
+        )
         work = CheckWork(ledger_id, self._ports.clock.monotonic_ns(), metadata, scope, removed, accepted)
         self._current[work] = None
         try:
@@ -319,7 +326,7 @@ class LedgerChecker:
         ]
 
         def members(entry_id: int) -> list[str]:
-            indexes = () if is_in(entry_id, work.accepted) else write_set(entry_id, *metadata.sizes)
+            indexes = write_set(entry_id, *metadata.sizes)
             storing = dict.fromkeys(ensemble[index] for index in indexes)
             return [each for each in storing if each in bookie_ids]
 
@@ -333,8 +340,9 @@ class LedgerChecker:
             earlier_copies.update((copy.bookie_id, copy) for copy in copies if copy.entry is None)
             add = tally.add if is_confirmed else tally.add_if_found
             for entry_id, each_wanted in batch.wanted.items():
-                if each_wanted:
-                    add(entry_id, compared_copies([found[entry_id][each] for each in each_wanted]))
+                row = [found[entry_id][each] for each in each_wanted]
+                if row and not work.is_excused(entry_id, row):
+                    add(entry_id, compared_copies(row))
 
         def count_max() -> int:
             return batch_entries_max(work.row_bytes)

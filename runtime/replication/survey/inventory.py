@@ -207,7 +207,7 @@ class CopyInventory:
             read=self._read_entries(ledger_id, metadata, last_entry_id),
             problem=problem,
             removed=self._checker.removed_from(ledger_id, metadata),
-            accepted=accepted_entries(self._checker.given_up.get(ledger_id)),
+            accepted=accepted_entries(self._checker.given_up.get(ledger_id), metadata),
         )
 
     def _read_entries(self, ledger_id: int, metadata: LedgerMetadata, last_entry_id: int) -> tuple[EntryRange, ...]:

@@ -111,7 +111,7 @@ class LedgerFactsReader:
         silent_members = {each: answer.problem for each, answer in answers.items() if answer.is_silent}
         reachable = registrations.live - silent_members.keys()
         reader = CopyReader(self._ports, self._config, reachable.__contains__)
-        reads = _CopyReads(reader, credentials, metadata, accepted_entries(autorecovery.given_up))
+        reads = _CopyReads(reader, credentials, metadata, accepted_entries(autorecovery.given_up, metadata))
         segments = await reads.segments(end_of(metadata, answers), answering)
         return LedgerFacts(
             ledger_id=ledger_id,
@@ -184,7 +184,7 @@ class LedgerFactsReader:
 
 
 class _CopyReads:
-    """Reads single entries of one ledger from single bookies, once each, but for the ``accepted``, which are lost."""
+    """Reads single entries of one ledger from single bookies, once each. ``accepted``: see ``accepted_entries``."""
 
     def __init__(
         self,
@@ -222,7 +222,8 @@ class _CopyReads:
         return await self._reader.read(bookie_id, self._credentials, entry_id, attempts_max=1)
 
     async def _state(self, bookie_id: str, entry_id: int) -> CopyState | None:
-        return None if is_in(entry_id, self._accepted) else (await self._read(bookie_id, entry_id)).state
+        state = (await self._read(bookie_id, entry_id)).state
+        return None if state is CopyState.MISSING and is_in(entry_id, self._accepted) else state
 
     async def _ends(self, entries: EntryRange, bookie_id: str, index: int) -> StripeCopy:
         """Read the first and the last entry that a bookie should have; one that does not answer is not asked."""

@@ -13,6 +13,7 @@ from bkctl.runtime.errors import ConflictError
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
 from bkctl.runtime.metadata.outage import MetadataOutage, OutageWait
 from bkctl.runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.placement.rules import BrokenRule
 from bkctl.runtime.replication.config import CopyPace, OpenLedgers, Policy
@@ -43,7 +44,7 @@ class LedgerTask(msgspec.Struct, frozen=True, kw_only=True):
     ``stored``: metadata that was read before, used if its version is still stored. ``bytes_to_copy``: an estimate, for
     the progress of the run. ``is_drain``: the leaving bookies
     serve, so a writer moves on with its next add. ``is_data_first``, ``must_improve``: see ``CopyNeed``.
-    ``accepted``: entries whose loss an operator accepted, which are not copied.
+    ``given_up``: of a loss that an operator accepted.
     """
 
     ledger_id: int
@@ -57,7 +58,7 @@ class LedgerTask(msgspec.Struct, frozen=True, kw_only=True):
     is_drain: bool = False
     is_data_first: bool = False
     must_improve: bool = False
-    accepted: tuple[EntryRange, ...] = ()
+    given_up: GivenUpNote | None = None
 
     def fragments(self, metadata: LedgerMetadata) -> list[Fragment]:
         """The segments that reference a leaving bookie, in their order."""

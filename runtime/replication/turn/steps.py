@@ -28,6 +28,7 @@ from bkctl.runtime.replication.judge.copies import CopyState
 from bkctl.runtime.replication.judge.fragments import (
     EntryRange,
     Fragment,
+    accepted_entries,
     fragments_naming,
     in_and_out_of,
     merge_ranges,
@@ -265,7 +266,7 @@ async def _copy(
             turn.task.unreachable,
             copied_until,
             outside=await _outside(turn, fragment),
-            accepted=turn.task.accepted,
+            accepted=accepted_entries(turn.task.given_up, metadata),
         )
         try:
             since = await turn.tools.live_bookies.member_since(target)
