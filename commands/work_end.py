@@ -20,7 +20,7 @@ from bkctl.runtime.replication.judge.advice import GivenUpLedger
 from bkctl.runtime.replication.judge.left_ledgers import LeftGroup, after_recovery, last_step, left_groups
 from bkctl.runtime.replication.run.recovery import RecoveryReport
 from bkctl.storage.severity import Severity, word, worst
-from bkctl.storage.words import SHOWN_MAX, counted, duration, enumerated, size
+from bkctl.storage.words import counted, duration, size
 
 _FINDING_TABLE = Table(
     "Findings",
@@ -170,14 +170,7 @@ def print_recovery(
     ``back``: those of the bookies that serve again."""
     groups = left_groups(report.failures, report.bookie_ids, accepted=accepted, back=back)
     sentence = f"{moved_sentence([report])}, {left_sentence(groups)}"
-    last = last_step(
-        [each for each in report.failures if set(each.absent).isdisjoint(back)], report.bookie_ids, accepted
-    )
-    if groups and back:
-        sentence += f"; {enumerated(back, shown_max=SHOWN_MAX)} {'serves' if len(back) == 1 else 'serve'} again: bkctl "
-        sentence += f"bookie drain {' '.join(back)} moves what is left there"
-        sentence += "" if set(back).issuperset(report.bookie_ids) else f"; for the others: {again(back)}"
-    else:
-        sentence += after_recovery(groups, report.bookie_ids, again, last)
+    last = last_step(report.failures, report.bookie_ids, accepted, back)
+    sentence += after_recovery(groups, report.bookie_ids, again, last, back)
     verdict = Verdict(worst(each.left.severity for each in groups), sentence, tuple(filter(None, [last.sentence])))
     print_recoveries(console, "RecoveryReport", report_body(report), verdict, [report], groups)

@@ -7,7 +7,7 @@ them are counted, or when the shapes become too many.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from functools import lru_cache
 
 from bkctl.runtime.ledger.owner import owner_group
@@ -250,7 +250,7 @@ def under_replicated_ledger(
     is_closable: bool | None,
     is_lost: bool,
     may_return: Callable[[str], bool],
-    writable: Collection[str],
+    writable: Set[str],
 ) -> UnderReplicatedLedger:
     """Summarize a ledger of which at least one write set has missing copies."""
     affected = [row for row in verdict.rows if row.replication in UNDER_REPLICATED_STATES]
@@ -280,7 +280,7 @@ def under_replicated_ledger(
         ensemble_size=first.ensemble_size or 0,
         no_copy_sets=tuple(sorted(tuple(sorted(each)) for each in startable_holders(affected, may_return))),
         has_source=any(row.write_set.segment_first_entry_id not in lost_segments for row in affected),
-        has_target=any(len(set(writable) - ensembles[each]) >= len(gone) for each, gone in missing.items() if gone),
+        has_target=any(len(writable - ensembles[each]) >= len(gone) for each, gone in missing.items() if gone),
     )
 
 

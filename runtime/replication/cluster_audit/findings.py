@@ -247,8 +247,9 @@ def _missing_copies(report: AuditReport, rows: Sequence[UnderReplicatedLedger], 
         if each.bookie_id in members and each.maintenance_end_ms is not None and _is_in_maintenance(each, now_ms):
             note = MaintenanceNote(start_ms=0, end_ms=each.maintenance_end_ms, user=each.maintenance_user or "")
             away[each.bookie_id] = Maintenance(each.bookie_id, note)
-    moving = [each for each in down if each in _moving(report)]
-    left = [each for each in down if each not in away and each not in moving and each not in _serving(report)]
+    moved, serving = _moving(report), _serving(report)
+    moving = [each for each in down if each in moved]
+    left = [each for each in down if each not in away and each not in moved and each not in serving]
     severity = down_severity(
         _down_total(report),
         is_awaited=bool(away) and members.keys() <= away.keys(),
@@ -263,8 +264,8 @@ def _missing_copies(report: AuditReport, rows: Sequence[UnderReplicatedLedger], 
         repaired = ", and nothing repairs the ledgers" if summary.is_repaired is False else ""
         return Advice(severity, part, f"{sentence}: {which} not registered{repaired}", recover_command(left))
     if moving:
-        moved = ledgers_moving(moving)
-        return Advice(moved.severity, part, f"{sentence}: {moved.sentence}", moved.command)
+        advice = ledgers_moving(moving)
+        return Advice(advice.severity, part, f"{sentence}: {advice.sentence}", advice.command)
     if away:
         maintenance = in_maintenance(list(away.values()), now_ms)
         return Advice(severity, part, f"{sentence}: {maintenance.sentence}", maintenance.command)

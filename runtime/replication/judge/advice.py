@@ -130,8 +130,16 @@ def accept_loss_commands(bookie_ids: Sequence[str], ledger_ids: Sequence[int] = 
 
 def accept_loss_step(bookie_ids: Sequence[str], ledger_ids: Sequence[int] = ()) -> str:
     """The last step, as a sentence; ``ledger_ids``: see ``accept_loss_commands``."""
-    disks = f"the disks of {enumerated(bookie_ids, shown_max=SHOWN_MAX)}"
-    return f"if {disks} are lost, this accepts the loss: {accept_loss_commands(bookie_ids, ledger_ids)}"
+    return f"{_if_lost(bookie_ids)}this accepts the loss: {accept_loss_commands(bookie_ids, ledger_ids)}"
+
+
+def close_lost_step(bookie_ids: Sequence[str], open_ids: Sequence[int]) -> str:
+    """The step before it, if some ledgers are not closed."""
+    return f"{_if_lost(bookie_ids)}{close_lost_command(open_ids, bookie_ids)} closes those that are not closed"
+
+
+def _if_lost(bookie_ids: Sequence[str]) -> str:
+    return f"if the disks of {enumerated(bookie_ids, shown_max=SHOWN_MAX)} are lost, "
 
 
 def accept_loss(bookie_ids: Sequence[str], open_ids: Sequence[int] = ()) -> Advice:

@@ -11,7 +11,7 @@ import msgspec
 from bkctl.runtime.replication.judge.advice import (
     GivenUpLedger,
     accept_loss_step,
-    close_lost_command,
+    close_lost_step,
     show_command,
 )
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
@@ -135,15 +135,15 @@ def left_groups(
     ``others``: ledgers that were not tried. ``accepted``: losses that an operator accepted. ``back``: see
     ``situation_of``.
     """
-    worst: dict[int, LedgerFailure] = {}
+    worst: dict[int, tuple[Left, LedgerFailure]] = {}
     order = list(Left)
     for failure in failures:
         known, left = worst.get(failure.ledger_id), situation_of(failure, accepted, back)
-        if known is None or order.index(left) < order.index(situation_of(known, accepted, back)):
-            worst[failure.ledger_id] = failure
+        if known is None or order.index(left) < order.index(known[0]):
+            worst[failure.ledger_id] = (left, failure)
     found: dict[Left, list[LedgerFailure]] = {}
-    for failure in worst.values():
-        found.setdefault(situation_of(failure, accepted, back), []).append(failure)
+    for left, failure in worst.values():
+        found.setdefault(left, []).append(failure)
     groups = [_group(each, found[each], leaving, accepted) for each in order if each in found]
     untried = tuple(sorted(set(others) - worst.keys()))
     if not untried:
@@ -222,10 +222,14 @@ class LastStep(msgspec.Struct, frozen=True):
 
 
 def last_step(
-    failures: Sequence[LedgerFailure], leaving: Collection[str], accepted: Mapping[int, GivenUpLedger] = {}
+    failures: Sequence[LedgerFailure],
+    leaving: Collection[str],
+    accepted: Mapping[int, GivenUpLedger] = {},
+    back: Collection[str] = (),
 ) -> LastStep:
     """The last step after a drain or a recovery. ``leaving``: bookies that are given up."""
-    left = [each for each in failures if situation_of(each, accepted) is not Left.ACCEPTED]
+    over = {Left.ACCEPTED, Left.BACK}
+    left = [each for each in failures if situation_of(each, accepted, back) not in over]
     others = {each.ledger_id for each in left if not each.absent or not set(leaving).issuperset(each.absent)}
     others |= {each.ledger_id for each in left if each.reason not in {FailureReason.LOST, FailureReason.NOT_CLOSED}}
     lost = [each for each in left if each.ledger_id not in others and not each.lacks_bookies]
@@ -234,9 +238,7 @@ def last_step(
     ids = tuple(sorted({each.ledger_id for each in lost}))
     bookie_ids = sorted({bookie_id for each in lost for bookie_id in each.absent})
     if open_ids := sorted({each.ledger_id for each in lost if each.reason is FailureReason.NOT_CLOSED}):
-        closes = close_lost_command(open_ids, bookie_ids)
-        disks = f"the disks of {enumerated(bookie_ids, shown_max=SHOWN_MAX)}"
-        return LastStep(ids, f"if {disks} are lost, {closes} closes those that are not closed")
+        return LastStep(ids, close_lost_step(bookie_ids, open_ids))
     named = ids if any(each.has_live_member for each in lost) else ()
     return LastStep(ids, accept_loss_step(bookie_ids, named))
 
@@ -246,13 +248,18 @@ def after_recovery(
     bookie_ids: Sequence[str],
     again: Callable[[Collection[str]], str],
     last: LastStep,
+    back: Sequence[str] = (),
 ) -> str:
     """The same for a recovery of these bookies; ``again`` is the command that continues it without some of them.
-    ``last``: what is said after it.
+    ``last``: what is said after it. ``back``: those of them that serve again, which a recovery refuses.
 
     One of them that is started is refused by a recovery, and what references it needs none. They come last: what was
     said to have failed is hardly there, and another bookie that is started lets the same recovery go on.
     """
+    if groups and back:
+        sentence = f"; {enumerated(back, shown_max=SHOWN_MAX)} {'serves' if len(back) == 1 else 'serve'} again: bkctl "
+        sentence += f"bookie drain {' '.join(back)} moves what is left there"
+        return sentence + ("" if set(back).issuperset(bookie_ids) else f"; for the others: {again(back)}")
     started = list(dict.fromkeys(each for group in groups for each in group.to_start if each in bookie_ids))
     if not started:
         return what_next(groups, again(()))

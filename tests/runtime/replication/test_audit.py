@@ -205,7 +205,11 @@ def test_the_open_segment_of_an_unclosed_ledger_is_judged_like_every_other() -> 
             (None,) * 2,
         ]
         found = under_replicated_ledger(
-            verdict(1, metadata, {"b0", "b1", "b3"}), is_closable=False, is_lost=False, may_return=bool, writable=()
+            verdict(1, metadata, {"b0", "b1", "b3"}),
+            is_closable=False,
+            is_lost=False,
+            may_return=bool,
+            writable=frozenset(),
         )
         assert (found.replication, found.missing_bookies) == ("at_risk", ("b2",))
 

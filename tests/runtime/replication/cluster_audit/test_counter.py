@@ -66,7 +66,7 @@ def test_a_list_that_is_full_has_the_worst_ledgers() -> None:
 def test_a_ledger_is_summed_up_by_its_worst_write_set() -> None:
     metadata = ledger({0: ["b0", "b1", "b2", "b3"]}, 2, 1, last_entry_id=9, length=1000)
     judged = verdict(1, metadata, {"b2", "b3"})
-    row = under_replicated_ledger(judged, is_closable=None, is_lost=True, may_return=bool, writable=())
+    row = under_replicated_ledger(judged, is_closable=None, is_lost=True, may_return=bool, writable=frozenset())
     assert (row.replication, row.live_copies_min, row.write_sets, row.missing_bookies) == (
         "unavailable",
         0,
