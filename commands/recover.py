@@ -29,6 +29,7 @@ from bkctl.commands.replication_access import (
     policy_of,
     removed_of,
     replication_access,
+    require_not_serving,
     returning_findings,
     waiting_sentence,
 )
@@ -86,9 +87,9 @@ async def failed_bookie(
         await _require_down(context, recovery, bookie_ids)
         if unfinished is None:
             require_none_named(await removed_of(access, bookie_ids))
-            found = await recovery.plan(bookie_ids, ledger_ids, only_targets=to or ())
-        else:
-            found = await recovery.plan_unfinished(unfinished)
+        await require_not_serving(session, bookie_ids)
+        planning = None if unfinished is None else recovery.plan_unfinished(unfinished)
+        found = await (planning or recovery.plan(bookie_ids, ledger_ids, only_targets=to or ()))
         # not all ledgers were scanned for an unfinished job, or for chosen ledgers
         scanned_for = bookie_ids if unfinished is None and ledger_ids is None else ()
         plan = access.change_plan(found)

@@ -19,6 +19,7 @@ from bkctl.commands.safety.gate import Change, open_change
 from bkctl.commands.safety.plan import Plan, PlanFinding
 from bkctl.commands.session import Session
 from bkctl.runtime.client.access import require_access
+from bkctl.runtime.errors import RefusedError
 from bkctl.runtime.metadata.cluster.operation_lock import leaving_bookies
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
 from bkctl.runtime.metadata.replication.maintenance import list_maintenance
@@ -148,15 +149,19 @@ def _worst_first(findings: Iterable[PlanFinding]) -> tuple[PlanFinding, ...]:
 
 
 async def returning_findings(session: Session, bookie_ids: Collection[str]) -> tuple[PlanFinding, ...]:
-    """Warnings if some of the bookies are in maintenance, or serve without a registration: they may come back with
-    their ledgers."""
+    """A warning if some of the bookies are in maintenance: they may come back with their ledgers."""
     notes = await list_maintenance(RecoveryNotes(session.store, session.root))
     away = [each for each in notes if each.bookie_id in bookie_ids and not each.is_overdue(session.now_ms)]
-    sentences = [in_maintenance(away, session.now_ms).sentence] if away else []
+    return (PlanFinding(Severity.WARNING, in_maintenance(away, session.now_ms).sentence),) if away else ()
+
+
+async def require_not_serving(session: Session, bookie_ids: Collection[str]) -> None:
+    """RefusedError if one of the bookies, which are in the cluster, serves without a registration: it still has its
+    entries. One that must leave can be stopped."""
     down = set(bookie_ids) - (await session.registrations.snapshot()).live
     serving = await find_serving(session.bookies(timeout_max_s=_ASK_TIMEOUT_S), down, _ASK_TIMEOUT_S) if down else ()
-    sentences += [f"{each.sentence}: {each.command}" for each in serves_unregistered(serving)]
-    return tuple(PlanFinding(Severity.WARNING, each) for each in sentences)
+    for each in serves_unregistered(serving):
+        raise RefusedError(f"{each.sentence} (one that must leave is stopped first): {each.command}")
 
 
 async def removed_of(access: ReplicationAccess, bookie_ids: Collection[str]) -> dict[str, int]:

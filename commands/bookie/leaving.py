@@ -47,6 +47,7 @@ from bkctl.commands.replication_access import (
     policy_of,
     removed_of,
     replication_access,
+    require_not_serving,
     returning_findings,
     waiting_sentence,
 )
@@ -136,6 +137,7 @@ async def _carry_out(context: CommandContext, request: LeavingRequest) -> tuple[
                 await delete_finished_jobs(context, session, request.bookie_ids, request.copying.resume)
             ids = request.bookie_ids
             return DecommissionReport(bookie_ids=ids, recoveries=(), ledgers_scanned=0, remaining=()), None
+        await require_not_serving(session, ids)
         given_up = await read_given_up(RecoveryNotes(session.store, session.root))
         found = await operation.plan(
             ids,
