@@ -12,6 +12,7 @@ import typer
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext, CopyFlags, Effect
 from bkctl.commands.errors import InvalidArgumentError, Outcome
+from bkctl.commands.likely_names import require_no_mistyped_command
 from bkctl.commands.outages import WorkProgress, continuing_command, reporting_interruption
 from bkctl.commands.parse import all_ledger_ids, parse_bookie_id
 from bkctl.commands.recovery_job import (
@@ -34,7 +35,7 @@ from bkctl.commands.replication_access import (
     waiting_sentence,
 )
 from bkctl.commands.safety.gate import nothing_to_change
-from bkctl.commands.session import open_session
+from bkctl.commands.session import Session, open_session
 from bkctl.commands.shared_options import takes_copy_options
 from bkctl.commands.work_end import print_recovery
 from bkctl.runtime.errors import MetadataError
@@ -76,6 +77,7 @@ async def failed_bookie(
         raise InvalidArgumentError("--resume takes targets and ledgers from the job file: leave out --to and --ledger")
     policy = policy_of(context.settings.replication, flags, open_ledgers)
     async with open_session(context) as session:
+        await require_no_mistyped_command(session.registrations, bookie_ids)
         unfinished = None
         if flags.resume is not None:
             unfinished = read_unfinished(flags.resume, bookie_ids, session)
@@ -84,10 +86,9 @@ async def failed_bookie(
         access = await replication_access(context, session, policy)
         access = access._replace(returning=await returning_findings(session, bookie_ids))
         recovery, console = access.recovery, context.console
-        await _require_down(context, recovery, bookie_ids)
+        await _require_down(context, session, recovery, bookie_ids)
         if unfinished is None:
             require_none_named(await removed_of(access, bookie_ids))
-        await require_not_serving(session, bookie_ids)
         planning = None if unfinished is None else recovery.plan_unfinished(unfinished)
         found = await (planning or recovery.plan(bookie_ids, ledger_ids, only_targets=to or ()))
         # not all ledgers were scanned for an unfinished job, or for chosen ledgers
@@ -140,7 +141,9 @@ def _again(context: CommandContext, report: RecoveryReport, job_file: str | None
     return continuing_command(context.settings.command_line, job_file)
 
 
-async def _require_down(context: CommandContext, recovery: BookieRecovery, bookie_ids: list[str]) -> None:
+async def _require_down(
+    context: CommandContext, session: Session, recovery: BookieRecovery, bookie_ids: list[str]
+) -> None:
     """RefusedError for a bookie that serves. A rehearsal does not wait for the session of one that does not answer."""
 
     def note_silent(bookie_id: str) -> None:
@@ -154,6 +157,7 @@ async def _require_down(context: CommandContext, recovery: BookieRecovery, booki
 
     is_waiting = not context.settings.is_rehearsal
     await recovery.require_down(bookie_ids, note_silent, partial(_serving_advice, bookie_ids), is_waiting=is_waiting)
+    await require_not_serving(session, bookie_ids)
 
 
 def _serving_advice(bookie_ids: list[str], bookie_id: str) -> str:
