@@ -99,8 +99,8 @@ async def _read_status(context: CommandContext) -> ClusterFacts:
             return facts
         known = await with_reasons(context, session, facts.bookies, _TIMEOUT_S)
         drained = {each.bookie_id for each in known if each.is_drained} - facts.recovering
-        references = await survey.references(drained) if drained else {}
-        return msgspec.structs.replace(facts, bookies=known, drained=references)
+        left = await survey.drained(drained) if drained else {}
+        return msgspec.structs.replace(facts, bookies=known, drained=left)
     except ClusterNotFoundError as error:
         raise await with_likely_names(session.store, session.registrations, error) from error
     except MetadataUnavailableError as error:

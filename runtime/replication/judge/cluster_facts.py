@@ -14,6 +14,7 @@ from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.recovery_status import NotedLosses, RecoveryStatus
 from bkctl.runtime.metadata.replication.switches import SwitchNote
 from bkctl.runtime.replication.judge.advice import LEAVES_CLUSTER, AcceptedLosses, used_fraction
+from bkctl.runtime.replication.judge.drained_bookies import DrainedBookie
 from bkctl.runtime.replication.judge.needed_bookies import Idle
 from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, noted_without_copy
 
@@ -184,8 +185,8 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     """How many bookies a new ledger usually needs, by the ledgers that were read; 0: none was."""
     given_up: AcceptedLosses = AcceptedLosses()
     """Ledgers with losses that an operator accepted."""
-    drained: Mapping[str, bool] = {}
-    """Whether ledgers reference drained bookies that no command moves now, as far as it is known."""
+    drained: Mapping[str, DrainedBookie] = {}
+    """Drained bookies whose ledgers no command moves now, as far as it is known what is left there."""
     unknown: Mapping[str, str] = {}
     refused: frozenset[str] = frozenset()
     """Those of ``unknown`` that this user may not read in ZooKeeper."""

@@ -43,9 +43,10 @@ from bkctl.runtime.replication.judge.cluster_facts import (
     total_marks,
 )
 from bkctl.runtime.replication.judge.daemon_findings import WaitingMarks, recovery_findings
+from bkctl.runtime.replication.judge.drained_bookies import DrainedBookie, closing_step
 from bkctl.runtime.replication.judge.needed_bookies import WritableBookies, writers_stop
 from bkctl.storage.severity import Severity
-from bkctl.storage.words import counted, duration, listed
+from bkctl.storage.words import SHOWN_MAX, counted, duration, listed
 
 LATENCY_WARNING_MS = 250.0
 DELAY_WARNING_S = 3600
@@ -216,17 +217,18 @@ def _read_only_findings(status: ClusterFacts) -> Iterator[Advice]:
 
 
 def _bookies_leaving(
-    bookie_ids: Sequence[str], recovering: Collection[str], referenced: Mapping[str, bool]
+    bookie_ids: Sequence[str], recovering: Collection[str], drained: Mapping[str, DrainedBookie]
 ) -> Iterator[Advice]:
-    """Bookies that a drain made read-only. ``recovering``: those whose ledgers a command moves now. ``referenced``:
-    whether ledgers name the others, as far as it is known."""
+    """Bookies that a drain made read-only. ``recovering``: those whose ledgers a command moves now. ``drained``: what
+    is left on the others, as far as it is known."""
     moved = [each for each in bookie_ids if each in recovering]
-    empty = [each for each in bookie_ids if each not in moved and referenced.get(each) is False]
-    left = [each for each in bookie_ids if each not in moved and each not in empty]
-    for each in filter(None, (moved, left, empty)):
+    empty = [each for each in bookie_ids if each in drained and not drained[each].is_referenced]
+    waiting = [each for each in bookie_ids if each in drained and drained[each].waiting]
+    left = [each for each in bookie_ids if each not in (*moved, *empty, *waiting)]
+    for each in filter(None, (moved, left, waiting, empty)):
         sentence, first = f"{these_bookies(each, 'leaves', 'leave')} the cluster, read-only", each[0]
         its, it, them = ("its", "it", "it") if len(each) == 1 else ("their", "the first", "them")
-        command = f"bkctl decommission {first}"
+        command: str | None = f"bkctl decommission {first}"
         if each is moved:
             yield Advice(
                 Severity.INFORMATION,
@@ -237,12 +239,23 @@ def _bookies_leaving(
             continue
         if each is empty:
             sentence += f", and no ledger references {them}: stop {it}, and {command} removes it"
+        elif each is waiting:
+            step, command = _closing_step([drained[one] for one in each])
+            sentence += f"{step}; then bkctl bookie drain {' '.join(each[:SHOWN_MAX])} moves what is left"
         else:
             sentence += f"; no command moves {its} ledgers now: bkctl bookie drain {first} moves any that are left, "
             sentence += f"and decommission also removes {it}"
-            command = f"bkctl bookie drain {first}" if referenced.get(first) else command
+            command = f"bkctl bookie drain {first}" if first in drained else command
         keep = f"; to keep {it}: bkctl bookie undrain {first}"
         yield Advice(Severity.INFORMATION, "bookies_leaving", sentence + keep, command)
+
+
+def _closing_step(waiting: Sequence[DrainedBookie]) -> tuple[str, str | None]:
+    """What ends the wait for the writers of all ledgers that are left, and the command."""
+    ledger_ids = sorted(frozenset(chain.from_iterable(each.waiting for each in waiting)))
+    step, command = closing_step(ledger_ids, frozenset(chain.from_iterable(each.topics for each in waiting)))
+    wait = "ledger waits for its writer" if len(ledger_ids) == 1 else "ledgers wait for their writers"
+    return f"; {len(ledger_ids):,} {wait}: {step}", command
 
 
 def _collection_findings(status: ClusterFacts) -> Iterator[Advice]:
