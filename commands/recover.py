@@ -26,6 +26,8 @@ from bkctl.commands.recovery_job import (
 from bkctl.commands.recovery_progress import recovery_progress
 from bkctl.commands.recovery_rendering import PLAN_TABLE, plan_body, report_body
 from bkctl.commands.replication_access import (
+    ReplicationAccess,
+    find_startable,
     note_end,
     policy_of,
     removed_of,
@@ -33,6 +35,7 @@ from bkctl.commands.replication_access import (
     require_not_serving,
     returning_findings,
     waiting_sentence,
+    with_startable,
 )
 from bkctl.commands.safety.gate import nothing_to_change
 from bkctl.commands.session import Session, open_session
@@ -93,7 +96,7 @@ async def failed_bookie(
         found = await (planning or recovery.plan(bookie_ids, ledger_ids, only_targets=to or ()))
         # not all ledgers were scanned for an unfinished job, or for chosen ledgers
         scanned_for = bookie_ids if unfinished is None and ledger_ids is None else ()
-        plan = access.change_plan(found)
+        plan = (await with_startable(access, found)).change_plan(found)
         job_file: str | None = None
         if not found.ledgers:
             nothing_to_change(context, plan, table=PLAN_TABLE, totals=plan_body(found))
@@ -117,19 +120,22 @@ async def failed_bookie(
                 note_end(change, report_body(report), outcome_of(report, access.accepted))
         if is_done(report, access.accepted):
             await delete_finished_jobs(context, session, scanned_for, flags.resume)
-        back = await _back(recovery, report)
-    print_recovery(console, report, access.accepted, partial(_again, context, report, job_file), back)
+        back, startable = await _bookies_now(access, report)
+    print_recovery(console, report, access.accepted, partial(_again, context, report, job_file), back, startable)
     return outcome_of(report, access.accepted)
 
 
-async def _back(recovery: BookieRecovery, report: RecoveryReport) -> list[str]:
-    """The bookies of a recovery with ledgers left that serve again, as far as it is known."""
-    found: list[str] = []
+async def _bookies_now(access: ReplicationAccess, report: RecoveryReport) -> tuple[list[str], Collection[str]]:
+    """The bookies of a recovery with ledgers left that serve again, and those to start (see ``more_targets``), as far
+    as it is known."""
+    back: list[str] = []
+    startable: Collection[str] = ()
     if report.failures:
         with contextlib.suppress(MetadataError):
-            registered = await recovery.registered(report.bookie_ids)
-            found = [each for each in registered if await recovery.error_of(each) is None]
-    return found
+            registered = await access.recovery.registered(report.bookie_ids)
+            back = [each for each in registered if await access.recovery.error_of(each) is None]
+            startable = await find_startable(access.session)
+    return back, startable
 
 
 def _again(context: CommandContext, report: RecoveryReport, job_file: str | None, without: Collection[str]) -> str:

@@ -60,6 +60,8 @@ class ReplicationAccess(NamedTuple):
     """Registered bookies that refuse this client, each with a sentence: nothing can be copied to or from them."""
     accepted: Mapping[int, GivenUpLedger] = {}
     """Losses that an operator accepted."""
+    startable: frozenset[str] = frozenset()
+    """See ``more_targets``."""
 
     def change_plan(
         self,
@@ -73,7 +75,7 @@ class ReplicationAccess(NamedTuple):
     ) -> Plan:
         """A recovery as a plan that can be shown, saved, compared and confirmed like that of any other command."""
         policy, shown = self.policy, self._shown(found)
-        left = plan_findings(found, policy, self.accepted)
+        left = plan_findings(found, policy, self.accepted, self.startable)
 
         def item_of(ledger: LedgerPlan) -> dict[str, Any]:
             row = plan_row(ledger, policy, is_drain=found.is_drain)
@@ -159,9 +161,29 @@ async def require_not_serving(session: Session, bookie_ids: Collection[str]) -> 
     """RefusedError if one of the bookies, which are in the cluster, serves without a registration: it still has its
     entries. One that must leave can be stopped."""
     down = set(bookie_ids) - (await session.registrations.snapshot()).live
-    serving = await find_serving(session.bookies(timeout_max_s=_ASK_TIMEOUT_S), down, _ASK_TIMEOUT_S) if down else ()
-    for each in serves_unregistered(serving):
+    for each in serves_unregistered(await _serving(session, down)):
         raise RefusedError(f"{each.sentence} (one that must leave is stopped first): {each.command}")
+
+
+async def _serving(session: Session, down: Collection[str]) -> Collection[str]:
+    if not down:
+        return ()
+    return await find_serving(session.bookies(timeout_max_s=_ASK_TIMEOUT_S), down, _ASK_TIMEOUT_S)
+
+
+async def find_startable(session: Session) -> frozenset[str]:
+    """See ``more_targets``; MetadataError."""
+    live, members = (await session.registrations.snapshot()).live, await session.registrations.with_cookie()
+    notes = await list_maintenance(RecoveryNotes(session.store, session.root))
+    away = {each.bookie_id for each in notes if not each.is_overdue(session.now_ms)}
+    down = set(members).difference(live, away, await leaving_bookies(session.store, session.root))
+    return frozenset(down.difference(await _serving(session, down)))
+
+
+async def with_startable(access: ReplicationAccess, found: RecoveryPlan) -> ReplicationAccess:
+    """With what helps if too few bookies are writable for this plan."""
+    is_short = found.totals.ledgers_without_target > 0
+    return access._replace(startable=await find_startable(access.session)) if is_short else access
 
 
 async def removed_of(access: ReplicationAccess, bookie_ids: Collection[str]) -> dict[str, int]:

@@ -28,7 +28,7 @@ def print_leaving(context: CommandContext, report: DecommissionReport, again: st
 
 def left_on(report: DecommissionReport) -> list[LeftGroup]:
     """The ledgers that still reference the bookies, by what helps."""
-    return left_groups(_failures_of(report), report.bookie_ids, report.remaining)
+    return left_groups(_failures_of(report), report.bookie_ids, report.remaining, startable=report.startable)
 
 
 def _failures_of(report: DecommissionReport) -> list[LedgerFailure]:

@@ -34,6 +34,7 @@ from bkctl.runtime.replication.judge.advice import (
     is_back,
     ledgers_moving,
     loss_accepted,
+    more_targets,
     not_answering,
     not_referenced,
     not_repairing,
@@ -229,6 +230,14 @@ def _idle(report: AuditReport) -> dict[str, Idle]:
     return read_only | dict.fromkeys(down, Idle.DOWN)
 
 
+def _startable(report: AuditReport) -> set[str]:
+    """Bookies that are down, which no operator awaits and no command moves."""
+    now_ms = report.summary.judged_at_ms
+    others = {each.bookie_id for each in report.bookies if _is_in_maintenance(each, now_ms)}
+    down = {each for each, why in _idle(report).items() if why is Idle.DOWN}
+    return down.difference(others, _moving(report), _serving(report))
+
+
 def _without_live_copy(rows: Sequence[UnderReplicatedLedger], total: int) -> NoLiveCopy:
     holders = Counter(frozenset(each) for row in rows for each in row.no_copy_sets)
     ids = tuple(row.ledger_id for row in rows[:1])
@@ -257,8 +266,10 @@ def _missing_copies(report: AuditReport, rows: Sequence[UnderReplicatedLedger], 
         has_live_copies=not summary.unavailable,
     )
     if left and rows and not any(row.has_target for row in rows):
-        sentence += f": too few other bookies are writable to take the copies; start {left[0]}, or add a bookie"
-        return Advice(severity, part, sentence, f"bkctl bookie show {left[0]}")
+        remedy, command = more_targets(_startable(report))
+        return Advice(
+            severity, part, f"{sentence}: too few other bookies are writable to take the copies; {remedy}", command
+        )
     if left:
         which = these_bookies(left, "is", "are") if len(left) == 1 else f"{len(left):,} bookies are"
         repaired = ", and nothing repairs the ledgers" if summary.is_repaired is False else ""

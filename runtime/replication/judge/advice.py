@@ -107,6 +107,18 @@ def ledgers_moving(bookie_ids: Sequence[str]) -> Advice:
     return Advice(Severity.WARNING, "bookies_down", sentence + listed(bookie_ids), STATUS_WATCH)
 
 
+def more_targets(startable: Collection[str]) -> tuple[str, str]:
+    """What helps if too few other bookies are writable to take copies, and its command.
+
+    ``startable``: the bookies of the cluster that are down, but for those that an operator awaits, that serve without a
+    registration, or whose ledgers a command moves.
+    """
+    if not startable:
+        return "add a bookie", "bkctl bookie list"
+    ids = sorted(startable)
+    return f"start {enumerated(ids, 'or', SHOWN_MAX)}, or add a bookie", show_command(ids)
+
+
 def recover_command(bookie_ids: Sequence[str]) -> str:
     """The command that copies the ledgers of bookies that will not come back; of the first, if there are many."""
     return f"bkctl recover failed-bookie {' '.join(bookie_ids[:SHOWN_MAX])}"

@@ -25,6 +25,7 @@ from bkctl.runtime.replication.judge.advice import (
     in_maintenance,
     ledgers_moving,
     loss_accepted,
+    more_targets,
     not_answering,
     not_referenced,
     not_repairing,
@@ -164,9 +165,16 @@ def _recover_left(status: ClusterFacts, down: list[str], left: list[str]) -> Adv
             return accept_loss(left, lost.open_ids)
         return Advice(severity, "bookies_down", sentence, explain_command(lost.first_ids))  # others will be back
     if references is not None and not references.can_move:
-        sentence += f"; too few other bookies are writable to take the copies: start {left[0]}, or add a bookie"
-        return Advice(severity, "bookies_down", sentence, f"bkctl bookie show {left[0]}")
+        remedy, command = more_targets(_startable(status))
+        sentence += f"; too few other bookies are writable to take the copies: {remedy}"
+        return Advice(severity, "bookies_down", sentence, command)
     return Advice(severity, "bookies_down", sentence, recover_command(left))
+
+
+def _startable(status: ClusterFacts) -> set[str]:
+    """Bookies that are down, which no operator awaits and no command moves."""
+    gone = {each.bookie_id for each in status.bookies or () if not each.is_registered}
+    return gone.difference(_resting(status), status.recovering, status.serving)
 
 
 def _down_total(status: ClusterFacts, down: Collection[str]) -> int:
