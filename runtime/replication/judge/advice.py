@@ -107,6 +107,11 @@ def ledgers_moving(bookie_ids: Sequence[str]) -> Advice:
     return Advice(Severity.WARNING, "bookies_down", sentence + listed(bookie_ids), STATUS_WATCH)
 
 
+def works_on(holder: object, bookie_id: str) -> str:
+    """An operation that moves the ledgers of a bookie, or waits for its stop. ``holder``: what it is, and whose."""
+    return f"{holder}, works on bookie {bookie_id}: {STATUS_WATCH} shows it"
+
+
 def more_targets(startable: Collection[str]) -> tuple[str, str]:
     """What helps if too few other bookies are writable to take copies, and its command.
 
