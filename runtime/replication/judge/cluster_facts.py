@@ -139,6 +139,8 @@ class RootStatus(msgspec.Struct, frozen=True):
     """Commands that are changing the cluster or one of its bookies."""
     recovering: frozenset[str] = frozenset()
     """Bookies whose ledgers one of them moves to others."""
+    removing: frozenset[str] = frozenset()
+    """Those of them that it removes from the cluster, which must be stopped at last."""
 
 
 class DownReferences(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,7 +188,7 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     given_up: AcceptedLosses = AcceptedLosses()
     """Ledgers with losses that an operator accepted."""
     drained: Mapping[str, DrainedBookie] = {}
-    """Drained bookies whose ledgers no command moves now, as far as it is known what is left there."""
+    """Read-only bookies that leave, as far as it is known what is left there."""
     unknown: Mapping[str, str] = {}
     refused: frozenset[str] = frozenset()
     """Those of ``unknown`` that this user may not read in ZooKeeper."""
@@ -226,6 +228,12 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     def recovering(self) -> frozenset[str]:
         """Bookies whose ledgers a command moves."""
         return frozenset() if self.root is None else self.root.recovering
+
+    @property
+    def waiting_for_stop(self) -> list[str]:
+        """Bookies that a decommission has emptied and that serve."""
+        removing = frozenset[str]() if self.root is None else self.root.removing
+        return sorted(each for each in removing & self.drained.keys() if not self.drained[each].is_referenced)
 
     @property
     def maintenance(self) -> tuple[Maintenance, ...]:

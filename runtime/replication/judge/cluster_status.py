@@ -218,52 +218,57 @@ def _read_only_findings(status: ClusterFacts) -> Iterator[Advice]:
     bookies = [each for each in status.bookies or () if each.is_writable is False and each.out_of_space is None]
     leaving = [each.bookie_id for each in bookies if each.is_drained or each.bookie_id in recovering]
     others = [each.bookie_id for each in bookies if each.bookie_id not in leaving]
-    yield from _bookies_leaving(leaving, recovering, status.drained)
+    yield from _bookies_leaving(status, leaving)
     if others:
         said = f"{these_bookies(others, 'is', 'are')} read-only"
         yield Advice(Severity.INFORMATION, "bookies_read_only", said, f"bkctl bookie state {others[0]}")
 
 
-def _bookies_leaving(
-    bookie_ids: Sequence[str], recovering: Collection[str], drained: Mapping[str, DrainedBookie]
-) -> Iterator[Advice]:
-    """Bookies that a drain made read-only. ``recovering``: those whose ledgers a command moves now. ``drained``: what
-    is left on the others, as far as it is known."""
-    moved = [each for each in bookie_ids if each in recovering]
-    empty = [each for each in bookie_ids if each in drained and not drained[each].is_referenced]
-    waiting = [each for each in bookie_ids if each in drained and drained[each].waiting]
-    left = [each for each in bookie_ids if each not in (*moved, *empty, *waiting)]
-    for each in filter(None, (moved, left, waiting, empty)):
+def _bookies_leaving(status: ClusterFacts, bookie_ids: Sequence[str]) -> Iterator[Advice]:
+    """Bookies that a drain made read-only: what a command does with them now, or what is left to do."""
+    drained = status.drained
+    stopping = [each for each in bookie_ids if each in status.waiting_for_stop]
+    moved = [each for each in bookie_ids if each in status.recovering and each not in stopping]
+    written = [each for each in moved if each in drained and drained[each].waiting]
+    idle = [each for each in bookie_ids if each not in status.recovering]
+    empty = [each for each in idle if each in drained and not drained[each].is_referenced]
+    waiting = [each for each in idle if each in drained and drained[each].waiting]
+    left = [each for each in idle if each not in (*empty, *waiting)]
+    moved = [each for each in moved if each not in written]
+    for each in filter(None, (stopping, moved, written, left, waiting, empty)):
         sentence, first = f"{these_bookies(each, 'leaves', 'leave')} the cluster, read-only", each[0]
         its, it, them = ("its", "it", "it") if len(each) == 1 else ("their", "the first", "them")
+        keep = f"; to keep {it}: bkctl bookie undrain {first}"
         command: str | None = f"bkctl decommission {first}"
-        if each is moved:
-            yield Advice(
-                Severity.INFORMATION,
-                "bookies_leaving",
-                f"{sentence}; a command is moving {its} ledgers",
-                STATUS_WATCH,
-            )
-            continue
-        if each is empty:
-            sentence += f", and no ledger references {them}: stop {it}, and {command} removes it"
+        if each is stopping:
+            is_stopped, command = "it is" if len(each) == 1 else "they are", f"bkctl bookie stop {' '.join(each)}"
+            sentence += f", and no ledger references {them}; a decommission waits until {is_stopped} stopped: {command}"
+            keep = ""
+        elif each is moved:
+            sentence, command, keep = f"{sentence}; a command is moving {its} ledgers", STATUS_WATCH, ""
+        elif each is written:
+            number, step, command = _closing_step([drained[one] for one in each])
+            sentence += f"; a command waits for the {'writer' if number == 1 else 'writers'} of "
+            sentence, keep = f"{sentence}{counted(number, 'ledger')}: {step}", ""
         elif each is waiting:
-            step, command = _closing_step([drained[one] for one in each])
-            sentence += f"{step}; then bkctl bookie drain {' '.join(each[:SHOWN_MAX])} moves what is left"
+            number, step, command = _closing_step([drained[one] for one in each])
+            wait = "ledger waits for its writer" if number == 1 else "ledgers wait for their writers"
+            sentence += f"; {number:,} {wait}: {step}; then "
+            sentence += f"bkctl bookie drain {' '.join(each[:SHOWN_MAX])} moves what is left"
+        elif each is empty:
+            sentence += f", and no ledger references {them}: stop {it}, and {command} removes it"
         else:
             sentence += f"; no command moves {its} ledgers now: bkctl bookie drain {first} moves any that are left, "
             sentence += f"and decommission also removes {it}"
             command = f"bkctl bookie drain {first}" if first in drained else command
-        keep = f"; to keep {it}: bkctl bookie undrain {first}"
         yield Advice(Severity.INFORMATION, "bookies_leaving", sentence + keep, command)
 
 
-def _closing_step(waiting: Sequence[DrainedBookie]) -> tuple[str, str | None]:
-    """What ends the wait for the writers of all ledgers that are left, and the command."""
+def _closing_step(waiting: Sequence[DrainedBookie]) -> tuple[int, str, str | None]:
+    """How many ledgers wait for their writers, what ends that, and the command."""
     ledger_ids = sorted(frozenset(chain.from_iterable(each.waiting for each in waiting)))
-    step, command = closing_step(ledger_ids, frozenset(chain.from_iterable(each.topics for each in waiting)))
-    wait = "ledger waits for its writer" if len(ledger_ids) == 1 else "ledgers wait for their writers"
-    return f"; {len(ledger_ids):,} {wait}: {step}", command
+    topics = frozenset(chain.from_iterable(each.topics for each in waiting))
+    return len(ledger_ids), *closing_step(ledger_ids, topics)
 
 
 def _collection_findings(status: ClusterFacts) -> Iterator[Advice]:

@@ -257,6 +257,7 @@ class StatusSurvey:
             running_operations(self.store, self.root),
         )
         moved = (ids for holder, ids in operations.items() if holder.moves_ledgers)
+        removed = (ids for holder, ids in operations.items() if holder.removes_bookies)
         return RootStatus(
             instance_id,
             migration=migration,
@@ -264,6 +265,7 @@ class StatusSurvey:
                 f"{holder}, on bookie {listed(ids)}" if ids else str(holder) for holder, ids in operations.items()
             ),
             recovering=frozenset(itertools.chain.from_iterable(moved)),
+            removing=frozenset(itertools.chain.from_iterable(removed)),
         )
 
     async def _read_bookies(self) -> tuple[BookieFacts, ...]:
