@@ -218,6 +218,8 @@ def test_a_zookeeper_that_does_not_answer_is_a_finding(is_accepting: bool) -> No
     (finding,) = body["findings"]
     assert finding["part"] == "zookeeper"
     assert "no ZooKeeper server responds" in finding["finding"]
+    assert "; restart no bookie before ZooKeeper is repaired" in finding["finding"]
+    assert ("does not answer (is the server halted, or is it a TLS port?)" in finding["finding"]) == is_accepting
     _, *advised = finding["command"].split()
     shown = run_bkctl(*advised, "-o", "json", BKCTL_METADATA_URI="zk://nowhere:1/ledgers")
     assert (shown.exit_code, "zk://nowhere:1/ledgers" in shown.stdout) == (0, True), "it needs no ZooKeeper"

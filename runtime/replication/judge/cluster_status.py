@@ -73,7 +73,8 @@ def status_findings(status: ClusterFacts) -> list[Advice]:
     """What is wrong, most urgent first."""
     if status.zookeeper_ms is None:
         reason = status.unknown.get("zookeeper", "no answer")
-        return [Advice(Severity.CRITICAL, "zookeeper", reason, "bkctl config show --with-origin --changed")]
+        sentence = f"{reason}; restart no bookie before ZooKeeper is repaired: it could not register"
+        return [Advice(Severity.CRITICAL, "zookeeper", sentence, "bkctl config show --with-origin --changed")]
     found = [
         *_root_findings(status.root),
         *_down_findings(status),
