@@ -40,6 +40,8 @@ def test_it_is_not_recovered(start_cluster: Callable[[int], Cluster]) -> None:
                 assert "bkctl recover" not in json.dumps(each), each
                 assert f"start {bookie_id}" not in each["finding"], each
             shown = cluster.run(*command, "-o", "table").stdout
+            cause = f"critical: bookie {bookie_id} {ANSWERS}"
+            assert shown.startswith(cause), "what else is wrong follows from it"
             assert "recover failed-bookie" not in shown, shown
         doctor = cluster.run("metadata", "doctor", "-o", "json").stdout
         assert f"Bookie {bookie_id} {ANSWERS}" in doctor
@@ -59,6 +61,24 @@ def test_it_is_not_recovered(start_cluster: Callable[[int], Cluster]) -> None:
         permissions.lift(permissions.available)
         permissions.close()
     wait_until(lambda: findings(cluster).keys() == {"no_auditor"})
+
+
+def test_it_is_the_reason_why_writers_stop(start_cluster: Callable[[int], Cluster]) -> None:
+    cluster = start_cluster(3)
+    write(cluster, 3, ledgers=5)
+    permissions = Permissions(cluster.metadata_uri)
+    bookie_id = cluster.bookies[0].id
+    try:
+        end_registration(cluster, permissions, bookie_id)
+        for command in ("status", "audit"):
+            found = {each["part"]: each for each in cluster.run(command, "-o", "json").json()["findings"]}
+            assert next(iter(found)) == "bookies_unregistered", command
+            assert found["bookies_unregistered"]["severity"] == "critical", command
+            assert f"find out why {bookie_id} is not writable" in found["writers_stop"]["finding"], command
+            assert found["writers_stop"]["command"] == f"bkctl bookie state {bookie_id}", command
+    finally:
+        permissions.lift(permissions.available)
+        permissions.close()
 
 
 def test_a_bookie_whose_address_another_one_has_now_is_recovered(

@@ -122,6 +122,16 @@ def _down_findings(status: ClusterFacts) -> Iterator[Advice]:
     moved = [each for each in down if each in status.recovering]
     serving, lost = status.serving, status.no_live_copy
     left = [each for each in down if each not in resting and each not in moved and each not in serving]
+    is_repaired, total = not _is_nothing_repaired(status), _down_total(status, down)
+    serve = serves_unregistered(
+        serving.difference(resting),
+        total,
+        is_repaired=is_repaired,
+        has_live_copies=not lost.ledgers,
+        stops_writers=_writers_stop(status) is not None,
+    )
+    if not left:
+        yield from serve
     if lost.ledgers:
         yield start_first(lost, serving)
     elif not lost.is_exact and status.references is not None:
@@ -129,10 +139,7 @@ def _down_findings(status: ClusterFacts) -> Iterator[Advice]:
         sentence += f"{counted(status.references.ledgers, 'ledger was', 'ledgers were')} read"
         severity = Severity.WARNING if left else Severity.INFORMATION
         yield Advice(severity, "no_live_copy_unknown", sentence, "bkctl audit")
-    is_repaired, total = not _is_nothing_repaired(status), _down_total(status, down)
-    yield from serves_unregistered(
-        serving.difference(resting), total, is_repaired=is_repaired, has_live_copies=not lost.ledgers
-    )
+    yield from serve
     if left:
         yield _recover_left(status, down, left)
     if moved:
