@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from bkctl.commands.parse import near_miss
 from bkctl.runtime.errors import BookieNotFoundError, ClusterNotFoundError
@@ -16,6 +16,8 @@ from bkctl.storage.words import SHOWN_MAX, enumerated
 _IDS_MAX = 2
 """Of more ids that are alike, none is likely."""
 _ROOT_SIMILARITY_MIN = 0.6
+_RECOVER_LEDGER, _RECOVER_BOOKIE = "ledger", "failed-bookie"
+_COMMAND_SIMILARITY_MIN = 0.6
 
 
 async def with_likely_names(
@@ -57,6 +59,21 @@ def _is_one_slip(meant: str, typed: str) -> bool:
         return shorter[start:] == longer[start + 1 :]
     first, rest = meant[start : start + 2], meant[start + 2 :]
     return len(longer) == len(shorter) and typed[start:] == first[::-1] + rest
+
+
+async def require_no_mistyped_command(registrations: RegistrationClient, words: Sequence[str]) -> None:
+    """BookieNotFoundError if the first of the bookie ids of ``bkctl recover`` is no bookie, but like the name of one of
+    its commands, or a ledger id."""
+    first, rest = words[0], words[1:]
+    meant = None
+    if first.isdecimal():
+        meant, rest = _RECOVER_LEDGER, words
+    elif not any(each.isdecimal() for each in first):  # bookie1 may have lost its cookie
+        meant = near_miss(first, (_RECOVER_LEDGER, _RECOVER_BOOKIE), similarity_min=_COMMAND_SIMILARITY_MIN)
+    if meant is None or first in {*(await registrations.snapshot()).live, *await registrations.with_cookie()}:
+        return
+    command = " ".join(("bkctl recover", meant, *rest))
+    raise BookieNotFoundError(f"no bookie {first} in this cluster; did you mean {command}?")
 
 
 async def _with_roots(store: MetadataStore, error: ClusterNotFoundError) -> ClusterNotFoundError:

@@ -12,6 +12,7 @@ import typer
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext, CopyFlags, Effect
 from bkctl.commands.errors import InvalidArgumentError, Outcome
+from bkctl.commands.likely_names import require_no_mistyped_command
 from bkctl.commands.outages import WorkProgress, continuing_command, reporting_interruption
 from bkctl.commands.parse import all_ledger_ids, parse_bookie_id
 from bkctl.commands.recovery_job import (
@@ -25,15 +26,19 @@ from bkctl.commands.recovery_job import (
 from bkctl.commands.recovery_progress import recovery_progress
 from bkctl.commands.recovery_rendering import PLAN_TABLE, plan_body, report_body
 from bkctl.commands.replication_access import (
+    ReplicationAccess,
+    find_startable,
     note_end,
     policy_of,
     removed_of,
     replication_access,
+    require_not_serving,
     returning_findings,
     waiting_sentence,
+    with_startable,
 )
 from bkctl.commands.safety.gate import nothing_to_change
-from bkctl.commands.session import open_session
+from bkctl.commands.session import Session, open_session
 from bkctl.commands.shared_options import takes_copy_options
 from bkctl.commands.work_end import print_recovery
 from bkctl.runtime.errors import MetadataError
@@ -75,6 +80,7 @@ async def failed_bookie(
         raise InvalidArgumentError("--resume takes targets and ledgers from the job file: leave out --to and --ledger")
     policy = policy_of(context.settings.replication, flags, open_ledgers)
     async with open_session(context) as session:
+        await require_no_mistyped_command(session.registrations, bookie_ids)
         unfinished = None
         if flags.resume is not None:
             unfinished = read_unfinished(flags.resume, bookie_ids, session)
@@ -83,15 +89,14 @@ async def failed_bookie(
         access = await replication_access(context, session, policy)
         access = access._replace(returning=await returning_findings(session, bookie_ids))
         recovery, console = access.recovery, context.console
-        await _require_down(context, recovery, bookie_ids)
+        await _require_down(context, session, recovery, bookie_ids)
         if unfinished is None:
             require_none_named(await removed_of(access, bookie_ids))
-            found = await recovery.plan(bookie_ids, ledger_ids, only_targets=to or ())
-        else:
-            found = await recovery.plan_unfinished(unfinished)
+        planning = None if unfinished is None else recovery.plan_unfinished(unfinished)
+        found = await (planning or recovery.plan(bookie_ids, ledger_ids, only_targets=to or ()))
         # not all ledgers were scanned for an unfinished job, or for chosen ledgers
         scanned_for = bookie_ids if unfinished is None and ledger_ids is None else ()
-        plan = access.change_plan(found)
+        plan = (await with_startable(access, found)).change_plan(found)
         job_file: str | None = None
         if not found.ledgers:
             nothing_to_change(context, plan, table=PLAN_TABLE, totals=plan_body(found))
@@ -115,19 +120,22 @@ async def failed_bookie(
                 note_end(change, report_body(report), outcome_of(report, access.accepted))
         if is_done(report, access.accepted):
             await delete_finished_jobs(context, session, scanned_for, flags.resume)
-        back = await _back(recovery, report)
-    print_recovery(console, report, access.accepted, partial(_again, context, report, job_file), back)
+        back, startable = await _bookies_now(access, report)
+    print_recovery(console, report, access.accepted, partial(_again, context, report, job_file), back, startable)
     return outcome_of(report, access.accepted)
 
 
-async def _back(recovery: BookieRecovery, report: RecoveryReport) -> list[str]:
-    """The bookies of a recovery with ledgers left that serve again, as far as it is known."""
-    found: list[str] = []
+async def _bookies_now(access: ReplicationAccess, report: RecoveryReport) -> tuple[list[str], Collection[str]]:
+    """The bookies of a recovery with ledgers left that serve again, and those to start (see ``more_targets``), as far
+    as it is known."""
+    back: list[str] = []
+    startable: Collection[str] = ()
     if report.failures:
         with contextlib.suppress(MetadataError):
-            registered = await recovery.registered(report.bookie_ids)
-            found = [each for each in registered if await recovery.error_of(each) is None]
-    return found
+            registered = await access.recovery.registered(report.bookie_ids)
+            back = [each for each in registered if await access.recovery.error_of(each) is None]
+            startable = await find_startable(access.session)
+    return back, startable
 
 
 def _again(context: CommandContext, report: RecoveryReport, job_file: str | None, without: Collection[str]) -> str:
@@ -139,7 +147,9 @@ def _again(context: CommandContext, report: RecoveryReport, job_file: str | None
     return continuing_command(context.settings.command_line, job_file)
 
 
-async def _require_down(context: CommandContext, recovery: BookieRecovery, bookie_ids: list[str]) -> None:
+async def _require_down(
+    context: CommandContext, session: Session, recovery: BookieRecovery, bookie_ids: list[str]
+) -> None:
     """RefusedError for a bookie that serves. A rehearsal does not wait for the session of one that does not answer."""
 
     def note_silent(bookie_id: str) -> None:
@@ -153,6 +163,7 @@ async def _require_down(context: CommandContext, recovery: BookieRecovery, booki
 
     is_waiting = not context.settings.is_rehearsal
     await recovery.require_down(bookie_ids, note_silent, partial(_serving_advice, bookie_ids), is_waiting=is_waiting)
+    await require_not_serving(session, bookie_ids)
 
 
 def _serving_advice(bookie_ids: list[str], bookie_id: str) -> str:

@@ -19,6 +19,7 @@ from bkctl.commands.safety.gate import Change, open_change
 from bkctl.commands.safety.plan import Plan, PlanFinding
 from bkctl.commands.session import Session
 from bkctl.runtime.client.access import require_access
+from bkctl.runtime.errors import RefusedError
 from bkctl.runtime.metadata.cluster.operation_lock import leaving_bookies
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
 from bkctl.runtime.metadata.replication.maintenance import list_maintenance
@@ -59,6 +60,8 @@ class ReplicationAccess(NamedTuple):
     """Registered bookies that refuse this client, each with a sentence: nothing can be copied to or from them."""
     accepted: Mapping[int, GivenUpLedger] = {}
     """Losses that an operator accepted."""
+    startable: frozenset[str] = frozenset()
+    """See ``more_targets``."""
 
     def change_plan(
         self,
@@ -72,7 +75,7 @@ class ReplicationAccess(NamedTuple):
     ) -> Plan:
         """A recovery as a plan that can be shown, saved, compared and confirmed like that of any other command."""
         policy, shown = self.policy, self._shown(found)
-        left = plan_findings(found, policy, self.accepted)
+        left = plan_findings(found, policy, self.accepted, self.startable)
 
         def item_of(ledger: LedgerPlan) -> dict[str, Any]:
             row = plan_row(ledger, policy, is_drain=found.is_drain)
@@ -148,15 +151,39 @@ def _worst_first(findings: Iterable[PlanFinding]) -> tuple[PlanFinding, ...]:
 
 
 async def returning_findings(session: Session, bookie_ids: Collection[str]) -> tuple[PlanFinding, ...]:
-    """Warnings if some of the bookies are in maintenance, or serve without a registration: they may come back with
-    their ledgers."""
+    """A warning if some of the bookies are in maintenance: they may come back with their ledgers."""
     notes = await list_maintenance(RecoveryNotes(session.store, session.root))
     away = [each for each in notes if each.bookie_id in bookie_ids and not each.is_overdue(session.now_ms)]
-    sentences = [in_maintenance(away, session.now_ms).sentence] if away else []
+    return (PlanFinding(Severity.WARNING, in_maintenance(away, session.now_ms).sentence),) if away else ()
+
+
+async def require_not_serving(session: Session, bookie_ids: Collection[str]) -> None:
+    """RefusedError if one of the bookies, which are in the cluster, serves without a registration: it still has its
+    entries. One that must leave can be stopped."""
     down = set(bookie_ids) - (await session.registrations.snapshot()).live
-    serving = await find_serving(session.bookies(timeout_max_s=_ASK_TIMEOUT_S), down, _ASK_TIMEOUT_S) if down else ()
-    sentences += [f"{each.sentence}: {each.command}" for each in serves_unregistered(serving)]
-    return tuple(PlanFinding(Severity.WARNING, each) for each in sentences)
+    for each in serves_unregistered(await _serving(session, down)):
+        raise RefusedError(f"{each.sentence} (one that must leave is stopped first): {each.command}")
+
+
+async def _serving(session: Session, down: Collection[str]) -> Collection[str]:
+    if not down:
+        return ()
+    return await find_serving(session.bookies(timeout_max_s=_ASK_TIMEOUT_S), down, _ASK_TIMEOUT_S)
+
+
+async def find_startable(session: Session) -> frozenset[str]:
+    """See ``more_targets``; MetadataError."""
+    live, members = (await session.registrations.snapshot()).live, await session.registrations.with_cookie()
+    notes = await list_maintenance(RecoveryNotes(session.store, session.root))
+    away = {each.bookie_id for each in notes if not each.is_overdue(session.now_ms)}
+    down = set(members).difference(live, away, await leaving_bookies(session.store, session.root))
+    return frozenset(down.difference(await _serving(session, down)))
+
+
+async def with_startable(access: ReplicationAccess, found: RecoveryPlan) -> ReplicationAccess:
+    """With what helps if too few bookies are writable for this plan."""
+    is_short = found.totals.ledgers_without_target > 0
+    return access._replace(startable=await find_startable(access.session)) if is_short else access
 
 
 async def removed_of(access: ReplicationAccess, bookie_ids: Collection[str]) -> dict[str, int]:

@@ -98,9 +98,10 @@ async def _read_status(context: CommandContext) -> ClusterFacts:
         if facts.bookies is None:
             return facts
         known = await with_reasons(context, session, facts.bookies, _TIMEOUT_S)
-        drained = {each.bookie_id for each in known if each.is_drained} - facts.recovering
-        references = await survey.references(drained) if drained else {}
-        return msgspec.structs.replace(facts, bookies=known, drained=references)
+        read_only = [each for each in known if each.is_writable is False]
+        drained = {each.bookie_id for each in read_only if each.is_drained or each.bookie_id in facts.recovering}
+        left = await survey.drained(drained) if drained else {}
+        return msgspec.structs.replace(facts, bookies=known, drained=left)
     except ClusterNotFoundError as error:
         raise await with_likely_names(session.store, session.registrations, error) from error
     except MetadataUnavailableError as error:
@@ -313,7 +314,9 @@ def _time_left_text(watched: _WatchedStatus) -> str:
     if watched.seconds_left is not None:
         others = "" if why_unknown is None else f"; ledgers that are not marked: {why_unknown}"
         return f"about {duration(watched.seconds_left)} at the pace of this watch{others}"
-    if watched.status.root is not None and watched.status.root.recovering:
+    if watched.status.waiting_for_stop and watched.status.recovering.issubset(watched.status.waiting_for_stop):
+        return "nothing to move; a decommission waits for the stop of a bookie"
+    if watched.status.recovering:
         return "unknown (the command that moves the ledgers shows it)"
     if why_unknown is not None:
         return why_unknown

@@ -164,11 +164,12 @@ def print_recovery(
     accepted: Mapping[int, GivenUpLedger],
     again: Callable[[Collection[str]], str],
     back: Sequence[str],
+    startable: Collection[str],
 ) -> None:
     """Print the end of a recovery. ``again``: the command that continues it without some of the bookies.
 
-    ``back``: those of the bookies that serve again."""
-    groups = left_groups(report.failures, report.bookie_ids, accepted=accepted, back=back)
+    ``back``: those of the bookies that serve again. ``startable``: see ``more_targets``."""
+    groups = left_groups(report.failures, report.bookie_ids, accepted=accepted, back=back, startable=startable)
     sentence = f"{moved_sentence([report])}, {left_sentence(groups)}"
     last = last_step(report.failures, report.bookie_ids, accepted, back)
     sentence += after_recovery(groups, report.bookie_ids, again, last, back)

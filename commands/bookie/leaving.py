@@ -43,18 +43,21 @@ from bkctl.commands.recovery_rendering import LEAVING_PLAN_TABLE, plan_row, shor
 from bkctl.commands.rendering import time_of_day
 from bkctl.commands.replication_access import (
     ReplicationAccess,
+    find_startable,
     note_end,
     policy_of,
     removed_of,
     replication_access,
+    require_not_serving,
     returning_findings,
     waiting_sentence,
+    with_startable,
 )
 from bkctl.commands.safety.gate import Change, mode_turn
 from bkctl.commands.safety.plan import Plan, PlanFinding
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.admin.calls import AdminCredentials
-from bkctl.runtime.errors import ConflictError, MetadataFormatError, RefusedError
+from bkctl.runtime.errors import ConflictError, MetadataError, MetadataFormatError, RefusedError
 from bkctl.runtime.metadata.replication.maintenance import end_maintenance, list_maintenance
 from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from bkctl.runtime.metadata.replication.recovery_status import read_given_up
@@ -136,6 +139,7 @@ async def _carry_out(context: CommandContext, request: LeavingRequest) -> tuple[
                 await delete_finished_jobs(context, session, request.bookie_ids, request.copying.resume)
             ids = request.bookie_ids
             return DecommissionReport(bookie_ids=ids, recoveries=(), ledgers_scanned=0, remaining=()), None
+        await require_not_serving(session, ids)
         given_up = await read_given_up(RecoveryNotes(session.store, session.root))
         found = await operation.plan(
             ids,
@@ -146,7 +150,7 @@ async def _carry_out(context: CommandContext, request: LeavingRequest) -> tuple[
             is_rehearsal=context.settings.is_rehearsal,
         )
         verdict = await _check_cluster(session, access, found) if found.live else None
-        access = access._replace(drain_wait_s=request.wait_s)
+        access = (await with_startable(access, found.recovery))._replace(drain_wait_s=request.wait_s)
         plan = _change_plan(access, found, request, verdict)
         rest = "" if request.is_drain_only else "; the cookie is deleted last"
         async with (
@@ -157,6 +161,9 @@ async def _carry_out(context: CommandContext, request: LeavingRequest) -> tuple[
             run = _Run(context, session, access, operation, request, found, change, work)
             report = await run.run()
             note_end(change, report_fields(report), leaving_outcome(report))
+        if report.remaining:
+            with contextlib.suppress(MetadataError):
+                report = msgspec.structs.replace(report, startable=await find_startable(session))
     return report, work.file
 
 

@@ -9,13 +9,13 @@ from bkctl.commands.errors import Outcome
 from bkctl.commands.recovery_rendering import shortened
 from bkctl.commands.work_end import Verdict, left_sentence, moved_sentence, print_recoveries
 from bkctl.runtime.replication.judge.advice import these_bookies
+from bkctl.runtime.replication.judge.drained_bookies import closing_step
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, are_refusals
 from bkctl.runtime.replication.judge.left_ledgers import LeftGroup, last_step, left_groups, what_next
 from bkctl.runtime.replication.run.decommission import DecommissionReport
 from bkctl.storage.severity import Severity
-from bkctl.storage.words import SHOWN_MAX, counted, listed, named
+from bkctl.storage.words import counted, named
 
-_TOPICS_NAMED_MAX = 10
 _COOKIE_KEPT = "its cookie was not deleted"
 
 
@@ -28,7 +28,7 @@ def print_leaving(context: CommandContext, report: DecommissionReport, again: st
 
 def left_on(report: DecommissionReport) -> list[LeftGroup]:
     """The ledgers that still reference the bookies, by what helps."""
-    return left_groups(_failures_of(report), report.bookie_ids, report.remaining)
+    return left_groups(_failures_of(report), report.bookie_ids, report.remaining, startable=report.startable)
 
 
 def _failures_of(report: DecommissionReport) -> list[LedgerFailure]:
@@ -130,15 +130,9 @@ def next_steps(report: DecommissionReport) -> list[str]:
 def leaving_advice(report: DecommissionReport) -> list[str]:
     """More about ledgers that another run would not move either."""
     if report.open_ledgers:
-        topics = sorted({each.topic for each in report.open_ledgers if each.topic is not None})
-        if not topics:
-            ids = " ".join(str(each.ledger_id) for each in report.open_ledgers[:SHOWN_MAX])
-            return [f"open ledgers that have no writer are closed by bkctl ledger close {ids}, or --open-ledgers fence"]
-        return [
-            f"Pulsar keeps ledgers of {counted(len(topics), 'topic')} open: {listed(topics, _TOPICS_NAMED_MAX)}: run "
-            "pulsar-admin topics unload TOPIC, which makes the broker close them, before; or close them with "
-            "--open-ledgers fence"
-        ]
+        topics = {each.topic for each in report.open_ledgers if each.topic is not None}
+        sentence, _ = closing_step([each.ledger_id for each in report.open_ledgers], topics)
+        return [f"{sentence}{', before; or close them with' if topics else ', or'} --open-ledgers fence"]
     failures = [failure for recovery in report.recoveries for failure in recovery.failures]
     advice = []
     last = last_step([each for each in failures if each.ledger_id in report.remaining], report.bookie_ids)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -19,12 +19,19 @@ from bkctl.commands.context import CommandContext, Effect
 from bkctl.commands.errors import WaitTimeoutError
 from bkctl.commands.parse import parse_duration_s
 from bkctl.commands.safety.gate import open_change
+from bkctl.commands.session import open_session
 from bkctl.commands.several import in_turn
+from bkctl.runtime.admin.api import StateAnswer
 from bkctl.runtime.admin.calls import BKCTL_API, CREDENTIALS_BYTES, process_of
 from bkctl.runtime.admin.client import AdminClient
 from bkctl.runtime.errors import BookieTimeoutError, BookieUnavailableError
+from bkctl.runtime.replication.judge.advice import LEAVES_CLUSTER
+from bkctl.runtime.replication.survey.stop_scan import operations_on
+from bkctl.storage.errors import BkctlError
+from bkctl.storage.words import named
 
 _POLL_S = 0.2
+_ZOOKEEPER_TIMEOUT_S = 1.0
 
 
 @command("stop", example="bookie stop --ledger-dir /data/ledgers --wait 10m", effect=Effect.HARMFUL)
@@ -64,11 +71,25 @@ async def stop(
             check = f"bkctl bookie restart-check {' '.join(state.bookie_id for state in states)}"
             together = f"ledgers with all copies on these bookies cannot be read meanwhile: {check} tells"
             plan = msgspec.structs.replace(plan, summary=(*plan.summary, together))
+        plan = msgspec.structs.replace(plan, summary=(*plan.summary, *await _drains(context, states)))
         async with open_change(context, plan):
             with in_turn(context, [state.bookie_id for state in states]) as turns:
                 for client, state, ended in zip(clients, states, ends, strict=True):
                     with turns.turn():
                         await _stop(context, client, state.bookie_id, wait_s, ended)
+
+
+async def _drains(context: CommandContext, states: Sequence[StateAnswer]) -> list[str]:
+    """What a drain does, or has left to do, with bookies that it made read-only; asks ZooKeeper for a short time."""
+    ids = [each.bookie_id for each in states if each.operator and each.operator.reason.startswith(LEAVES_CLUSTER)]
+    if not ids:
+        return []
+    zookeeper = msgspec.structs.replace(context.settings.zookeeper, operation_timeout_s=_ZOOKEEPER_TIMEOUT_S)
+    with contextlib.suppress(BkctlError):
+        async with open_session(context.with_settings(zookeeper=zookeeper), must_exist=False) as session:
+            if running := await operations_on(session.store, session.root, ids):
+                return running
+    return [f"a drain has made {named('bookie', ids)} read-only: bkctl status says what is left to do"]
 
 
 async def _stop(

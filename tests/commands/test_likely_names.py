@@ -78,3 +78,21 @@ def test_a_mistyped_bookie_id_gets_the_nearest_ones(cluster: Cluster) -> None:
     assert (unlike.exit_code, unlike.stderr) == (4, "error: no bookie unlike-any-other in this cluster\n")
     several = cluster.run("bookie", "show", typed, "unlike-any-other").stderr.splitlines()
     assert several[0].startswith(f"error: no bookie {typed} in this cluster; did you mean {bookie_id}")
+
+
+@pytest.mark.cluster
+def test_a_mistyped_command_of_recover_is_not_called_a_bookie(cluster: Cluster) -> None:
+    bookie_id = cluster.bookies[0].id
+    for typed, meant in (
+        (("ledgers", "3"), "ledger 3"),
+        (("legder", "3", "4"), "ledger 3 4"),
+        (("3",), "ledger 3"),
+        (("bookie", bookie_id), f"failed-bookie {bookie_id}"),
+        (("failed-bookies", bookie_id), f"failed-bookie {bookie_id}"),
+    ):
+        result = cluster.run("recover", *typed, "-n")
+        said = f"error: no bookie {typed[0]} in this cluster; did you mean bkctl recover {meant}?\n"
+        assert (result.exit_code, result.stderr) == (4, said), typed
+    for unlike in ("unlike-any-other", "bookie1"):
+        result = cluster.run("recover", unlike, "-n")
+        assert (result.exit_code, f"bookie {unlike} is unknown: no cookie" in result.stderr) == (4, True), result

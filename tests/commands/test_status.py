@@ -24,6 +24,7 @@ from bkctl.runtime.metadata.store import MetadataStore
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from bkctl.runtime.net.loop import LoopClock
+from tests.commands.test_advice import abandon, ensemble_of, run_printed
 from tests.processes import HALTED_SESSION_MS, BkctlResult, Cluster, TerminalSession, run_bkctl
 from tests.until import wait_until
 
@@ -217,6 +218,8 @@ def test_a_zookeeper_that_does_not_answer_is_a_finding(is_accepting: bool) -> No
     (finding,) = body["findings"]
     assert finding["part"] == "zookeeper"
     assert "no ZooKeeper server responds" in finding["finding"]
+    assert "; restart no bookie before ZooKeeper is repaired" in finding["finding"]
+    assert ("does not answer (is the server halted, or is it a TLS port?)" in finding["finding"]) == is_accepting
     _, *advised = finding["command"].split()
     shown = run_bkctl(*advised, "-o", "json", BKCTL_METADATA_URI="zk://nowhere:1/ledgers")
     assert (shown.exit_code, "zk://nowhere:1/ledgers" in shown.stdout) == (0, True), "it needs no ZooKeeper"
@@ -246,3 +249,24 @@ def test_a_read_only_bookie_says_why(start_cluster: Callable[..., Cluster]) -> N
     assert (out_of_space["severity"], out_of_space["command"]) == ("warning", "bkctl help full-disk")
     listed = {each["id"]: each["problem"] for each in cluster.run("bookie", "list", "-o", "json").json()["items"]}
     assert (listed[full], listed[leaving]) == ("a disk is full", None)
+
+
+def test_a_drain_and_the_status_name_the_ledgers_to_close_first(
+    start_cluster: Callable[..., Cluster],
+) -> None:
+    cluster = start_cluster(4)
+    open_id = asyncio.run(abandon(cluster.metadata_uri))
+    leaving = ensemble_of(cluster, open_id)[0]
+    drained = cluster.run("bookie", "drain", leaving, "--yes", "--wait", "1s", "-o", "table")
+    assert drained.exit_code == 9, drained
+    step = f"open ledgers that have no writer are closed by bkctl ledger close {open_id}"
+    assert step in drained.stdout
+    (leaves,) = [each for each in _look(cluster).json()["findings"] if each["part"] == "bookies_leaving"]
+    assert leaves["command"] == f"bkctl ledger close {open_id}"
+    assert f"1 ledger waits for its writer: {step}; then bkctl bookie drain {leaving} moves" in leaves["finding"]
+    run_printed(cluster, leaves["command"], "--yes")
+    (leaves,) = [each for each in _look(cluster).json()["findings"] if each["part"] == "bookies_leaving"]
+    assert leaves["command"] == f"bkctl bookie drain {leaving}"
+    run_printed(cluster, leaves["command"], "--yes")
+    (leaves,) = [each for each in _look(cluster).json()["findings"] if each["part"] == "bookies_leaving"]
+    assert leaves["command"] == f"bkctl decommission {leaving}"

@@ -185,3 +185,30 @@ def test_a_plan_begins_with_what_it_does_and_ends_with_what_identifies_it(operat
     assert [line.split()[0] for line in lines[-3:]] == ["root", "instance_id", "plan_hash"]
     wide = operated.run("recover", "failed-bookie", victim, "-n", "-o", "wide")
     assert "ledgers_without_live_copy" in wide.stdout.partition("Changes")[2]
+
+
+def test_an_end_without_bookies_to_copy_to_says_what_the_status_says(operated: Operated) -> None:
+    operated.write(40, 2, copies=3)  # some are on the second and not on the first
+    first, second = sorted(bookie.id for bookie in operated.cluster.bookies)[:2]
+    for bookie_id in (first, second):
+        operated.cluster.stop_bookie(bookie_id)
+    operated.wait_until_down(first, second)
+    remedy, command = f"start {first} or {second}, or add a bookie", f"bkctl bookie show {first} {second}"
+
+    def are_the_same(*ends: BkctlResult) -> None:
+        (down,) = [each for each in _findings(operated, "status") if each["part"] == "bookies_down"]
+        assert (down["finding"].rpartition(": ")[2], down["command"]) == (remedy, command)
+        commands = {each["finding"].rpartition("; ")[2]: each["command"] for each in _findings(operated, "audit")}
+        assert commands.get(remedy) == command, commands
+        for ended in ends:
+            assert f"bookie to copy to ({remedy}); then continue with: bkctl " in ended.stdout, ended
+            assert command in ended.stdout, ended
+
+    recovered = operated.run("recover", second, "--yes")
+    assert f"); {remedy}\n" in recovered.stderr, "the plan"
+    are_the_same(recovered, operated.run("decommission", second, "--yes", "--accept-risk"))
+
+
+def _findings(operated: Operated, command: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = operated.run(command, "-o", "json").json()["findings"]
+    return found

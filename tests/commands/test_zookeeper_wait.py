@@ -20,6 +20,7 @@ from tests.tmux import Terminal
 from tests.until import wait_until
 
 NO_SESSION = "accepts connections, but opens no session (is it a TLS port?)"
+SILENT = "accepts connections, but does not answer (is the server halted, or is it a TLS port?)"
 
 
 @contextlib.contextmanager
@@ -49,7 +50,7 @@ def unreachable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tupl
     elif request.param == "silent port":
         with socket.create_server(("127.0.0.1", 0)) as listener:
             server = f"127.0.0.1:{listener.getsockname()[1]}"
-            yield server, f"{server} {NO_SESSION}"
+            yield server, f"{server} {SILENT}"
     elif request.param == "closing port":
         with answering(socket.socket.close) as port:
             yield f"127.0.0.1:{port}", f"127.0.0.1:{port} {NO_SESSION}"
@@ -131,9 +132,16 @@ def test_a_port_that_has_given_a_session_is_not_called_a_tls_port() -> None:
     failures = ConnectFailures([("zk1", 2181)])
     failures.note_accepted(("zk1", 2181))
     assert failures.sentence == f"zk1:2181 {NO_SESSION}"
+    failures.note_error(("zk1", 2181), TimeoutError())
+    assert failures.sentence == f"zk1:2181 {SILENT}"
     failures.clear()
     failures.note_accepted(("zk1", 2181))
     assert failures.sentence == "zk1:2181 accepts connections, but opens no session"
+    failures.note_error(("zk1", 2181), TimeoutError())
+    assert failures.sentence == "zk1:2181 accepts connections, but does not answer (is the server halted?)"
+    failures.clear()
+    failures.note_error(("zk1", 2181), TimeoutError())
+    assert failures.sentence == "zk1:2181 does not respond", "nor to the connection"
 
 
 @EACH

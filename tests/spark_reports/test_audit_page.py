@@ -174,7 +174,7 @@ def test_what_changed_since_an_earlier_report_is_on_the_page() -> None:
     assert '<section id="changes">' not in page, "a list that lacks a ledger may have been cut"
     summary = msgspec.structs.replace(summary, unavailable=0)
     page = report_page(REPORT, compare(msgspec.structs.replace(before, summary=summary), REPORT))
-    assert "1 ledger newly bad." in page
+    assert "1 ledger that newly misses copies or cannot be read." in page
     assert '<section id="changes">' in page
 
 

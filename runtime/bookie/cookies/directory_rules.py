@@ -16,6 +16,7 @@ from bkctl.runtime.bookie.cookies.evidence import (
     Remedy,
     from_config,
     is_expansion,
+    lost_disk,
     remove_bookie,
     verify_again,
 )
@@ -213,7 +214,7 @@ def _missing_disk(evidence: Evidence, directory: DirectoryState, *, is_index: bo
     fix = (
         f"Only if the index is lost permanently: create the directory, and {_INDEX_ADVICE}"
         if is_index
-        else f"Only if the data is lost permanently: bkctl {' '.join(remove_bookie(evidence).words)}"
+        else f"Only if the data is lost permanently: bkctl {' '.join(lost_disk(evidence).words)}"
     )
     return CookieFinding(
         Cause.MISSING_DISK,
@@ -242,11 +243,11 @@ def _is_empty(evidence: Evidence, directory: DirectoryState) -> str:
 def _emptied_volume(evidence: Evidence, what: str) -> CookieFinding:
     return CookieFinding(
         Cause.EMPTIED_VOLUME,
-        f"empty directory: {what}: its disk is not mounted, or was wiped. If the data is lost, either "
-        "decommission the bookie, so that its ledgers are re-replicated from other bookies, and start it as a "
-        "new one with empty directories; or keep it and let it restore its data from its peers: start it with "
-        "dataIntegrityChecking=true and dataIntegrityStampMissingCookies=true",
-        remove_bookie(evidence),
+        f"empty directory: {what}: its disk is not mounted, or was wiped. Mount it if it has the data; if that is "
+        "lost, either keep the bookie and let it restore its data from its peers: start it with "
+        "dataIntegrityChecking=true and dataIntegrityStampMissingCookies=true; or decommission it, so that its ledgers "
+        "are re-replicated from other bookies, and start it as a new one with empty directories",
+        lost_disk(evidence),
     )
 
 

@@ -186,6 +186,12 @@ def remove_bookie(evidence: Evidence) -> Remedy:
     return Remedy(("decommission", own) if evidence.is_named(own) else ("cookie", "delete", own))
 
 
+def lost_disk(evidence: Evidence) -> Remedy:
+    """The runbook, which says how to keep the bookie or give it up; if no ledger references it, only its cookie is left
+    to delete."""
+    return Remedy(("help", "lost-disk")) if evidence.is_named(evidence.bookie_id) else remove_bookie(evidence)
+
+
 def from_config(verb: str, evidence: Evidence) -> Remedy:
     """Write the cookie from the settings, after checking that the directories belong to this bookie."""
     return Remedy(("cookie", verb, evidence.bookie_id, "--from-config"), has_settings=True)

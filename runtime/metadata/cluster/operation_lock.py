@@ -38,7 +38,8 @@ from bkctl.storage.json_text import JsonTextError, decode_json
 
 DIRECTORY = "/bkctl/operations"
 _WHOLE_CLUSTER = frozenset({"cluster format", "cluster nuke", "cluster restore"})
-_MOVES_LEDGERS = frozenset({"recover failed-bookie", "decommission", "bookie drain"})
+_REMOVES_BOOKIES = "decommission"
+_MOVES_LEDGERS = frozenset({"recover failed-bookie", _REMOVES_BOOKIES, "bookie drain"})
 _ATTEMPTS_MAX = 10
 _BOOKIE = ","  # never part of a percent-encoded root
 _MODES = ",,modes"  # never the path of a bookie's lock
@@ -62,6 +63,11 @@ class OperationHolder(msgspec.Struct, frozen=True):
     def moves_ledgers(self) -> bool:
         """Whether it moves the ledgers of the bookies that it holds to others."""
         return self.operation in _MOVES_LEDGERS
+
+    @property
+    def removes_bookies(self) -> bool:
+        """Whether it waits, at last, until the bookies are stopped."""
+        return self.operation == _REMOVES_BOOKIES
 
     def __str__(self) -> str:
         return f"'{self.operation}' by {self.user} on {self.host}, process {self.pid}, since {self.since}"

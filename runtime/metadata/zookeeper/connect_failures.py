@@ -18,7 +18,7 @@ _REPORT_PAUSE_S = 2.0
 """Between two looks whether the reason is another one."""
 _PROBE_TIMEOUT_S = 0.4
 _ACCEPTED = "accepts connections, but opens no session"
-_IS_TLS_PORT = " (is it a TLS port?)"
+_UNANSWERED = "accepts connections, but does not answer"
 _SILENT = "does not respond"
 _UNKNOWN_NAME = "cannot resolve"
 _OPENED_NONE = "is running, but opened no session in time"
@@ -37,11 +37,16 @@ class ConnectFailures:
     def __init__(self, servers: Sequence[Address], *, is_secured: bool = False) -> None:
         """``is_secured``: this client uses TLS."""
         self._servers = tuple(servers)
-        self._accepted = _ACCEPTED if is_secured else _ACCEPTED + _IS_TLS_PORT
+        self._name_causes(may_be_tls_port=not is_secured)
         self._reasons: dict[Address, str] = {}
         self._refusals: dict[Address, str] = {}
         self.login_failure: str | None = None
         """Why this side could not begin or finish a login, which it does after the session is open."""
+
+    def _name_causes(self, *, may_be_tls_port: bool) -> None:
+        """A halted process accepts connections too; a TLS port may wait for more bytes."""
+        self._accepted = _ACCEPTED + (" (is it a TLS port?)" if may_be_tls_port else "")
+        self._unanswered = f"{_UNANSWERED} (is the server halted{', or is it a TLS port' if may_be_tls_port else ''}?)"
 
     @property
     def servers_count(self) -> int:
@@ -65,7 +70,8 @@ class ConnectFailures:
             if isinstance(error, ssl.SSLCertVerificationError) or "ALERT" in (error.reason or ""):
                 self._refusals[server] = self._reasons[server]
         elif isinstance(error, TimeoutError):
-            self._reasons[server] = _SILENT
+            was_accepted = self._reasons.get(server) in {self._accepted, self._unanswered}
+            self._reasons[server] = self._unanswered if was_accepted else _SILENT
         elif isinstance(error, OSError) and error.strerror:
             self._reasons[server] = error.strerror.lower()
         else:
@@ -78,7 +84,7 @@ class ConnectFailures:
 
     def clear(self) -> None:
         """A session was opened: whatever stops the next one, it is not that the port wants TLS."""
-        self._accepted = _ACCEPTED
+        self._name_causes(may_be_tls_port=False)
         self._reasons.clear()
         self._refusals.clear()
 
@@ -96,7 +102,8 @@ class ConnectFailures:
 
     async def explain(self) -> str:
         """A sentence about all servers, in half a second: those that did not fail or accept connections are asked."""
-        asked = [each for each in self._servers if self._reasons.get(each, self._accepted) == self._accepted]
+        open_ports = {self._accepted, self._unanswered}
+        asked = [each for each in self._servers if self._reasons.get(each, self._accepted) in open_ports]
         states = await asyncio.gather(*(self._state_of(server) for server in asked))
         for server, state in zip(asked, states, strict=True):
             if state == _UNKNOWN_NAME:
@@ -118,7 +125,7 @@ class ConnectFailures:
                 reader, writer = await asyncio.open_connection(*server)
                 is_open = True
                 try:
-                    writer.write(b"isro")
+                    writer.write(b"isro\n")  # five bytes are enough for a TLS port to end the connection
                     answer = await reader.read(64)
                 finally:
                     writer.close()
@@ -126,7 +133,7 @@ class ConnectFailures:
             return _UNKNOWN_NAME
         except OSError as error:
             if is_open:
-                return self._accepted
+                return self._unanswered if isinstance(error, TimeoutError) else self._accepted
             return _SILENT if isinstance(error, TimeoutError) else (error.strerror or str(error)).lower()
         if answer == b"rw" or answer.startswith(b"isro"):  # a server that refuses the command names it
             return _OPENED_NONE if server in self._reasons else _NOT_TRIED

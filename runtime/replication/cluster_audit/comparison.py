@@ -89,12 +89,11 @@ class AuditChanges(msgspec.Struct, frozen=True, kw_only=True):
         return sum(each.change == change for each in self.ledgers)
 
     def __str__(self) -> str:
-        """In one sentence, like "3 ledgers are new, 1 is worse"; bookies first."""
+        """In one sentence, like "3 ledgers worse and 1 ledger healed"; bookies first."""
         parts = [f"{counted(len(ids), 'bookie')} {what}" for ids, what in (
             (self.bookies_gone, "gone"), (self.bookies_back, "new or back"))  if ids]  # fmt: skip
         numbers = {change: self.number(change) for change in CHANGES}
-        words = {change: change.replace("_", " ") for change in CHANGES}
-        parts += [f"{counted(number, 'ledger')} {words[change]}" for change, number in numbers.items() if number]
+        parts += [_counted_ledgers(change, number) for change, number in numbers.items() if number]
         for each in self.different_counts:
             if each.name in _COPIES and each.before is not None and each.now is not None:
                 change, nouns = each.now - each.before, _COPIES[each.name]
@@ -102,6 +101,16 @@ class AuditChanges(msgspec.Struct, frozen=True, kw_only=True):
                 parts.append(f"{number} {nouns[abs(change) > 1]}")
         changes = enumerated(parts) if parts else "no ledger changed its state"
         return f"{changes}; copies were not compared" if self.has_unknown_copies else changes
+
+
+def _counted_ledgers(change: str, number: int) -> str:
+    """How many ledgers changed in this way; of those that the earlier report does not list, what is wrong with them."""
+    misses = "misses" if number == 1 else "miss"
+    if change == NEW:
+        return f"{counted(number, 'new ledger')} that {misses} copies or cannot be read"
+    if change == NEWLY_BAD:
+        return f"{counted(number, 'ledger')} that newly {misses} copies or cannot be read"
+    return f"{counted(number, 'ledger')} {change}"
 
 
 class _State(msgspec.Struct, frozen=True):

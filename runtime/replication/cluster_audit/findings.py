@@ -34,6 +34,7 @@ from bkctl.runtime.replication.judge.advice import (
     is_back,
     ledgers_moving,
     loss_accepted,
+    more_targets,
     not_answering,
     not_referenced,
     not_repairing,
@@ -92,8 +93,10 @@ def audit_verdict(report: AuditReport, findings: Sequence[AuditFinding]) -> Audi
 
 def audit_findings(report: AuditReport) -> list[AuditFinding]:
     """All findings, worst first; among equals in the order in which one should act."""
-    found = [*_missing(report), *held_findings(report), *_bookies(report), *_unreferenced(report)]
-    found += _awaited(report)
+    serve, others_down = map(AuditFinding, _serve_unregistered(report)), _startable(report)
+    found = [*_missing(report), *held_findings(report)]
+    found = [*found, *serve] if others_down else [*serve, *found]
+    found += [*_bookies(report), *_unreferenced(report), *_awaited(report)]
     found += _others(report)
     return sorted(found, key=lambda each: each.advice.severity, reverse=True)
 
@@ -226,7 +229,15 @@ def _idle(report: AuditReport) -> dict[str, Idle]:
         for each in report.bookies
         if each.mode == "read_only"
     }
-    return read_only | dict.fromkeys(down, Idle.DOWN)
+    return read_only | dict.fromkeys(down, Idle.DOWN) | dict.fromkeys(_serving(report), Idle.OTHER)
+
+
+def _startable(report: AuditReport) -> set[str]:
+    """Bookies that are down, which no operator awaits and no command moves."""
+    now_ms = report.summary.judged_at_ms
+    others = {each.bookie_id for each in report.bookies if _is_in_maintenance(each, now_ms)}
+    down = {each for each, why in _idle(report).items() if why is Idle.DOWN}
+    return down.difference(others, _moving(report), _serving(report))
 
 
 def _without_live_copy(rows: Sequence[UnderReplicatedLedger], total: int) -> NoLiveCopy:
@@ -257,8 +268,10 @@ def _missing_copies(report: AuditReport, rows: Sequence[UnderReplicatedLedger], 
         has_live_copies=not summary.unavailable,
     )
     if left and rows and not any(row.has_target for row in rows):
-        sentence += f": too few other bookies are writable to take the copies; start {left[0]}, or add a bookie"
-        return Advice(severity, part, sentence, f"bkctl bookie show {left[0]}")
+        remedy, command = more_targets(_startable(report))
+        return Advice(
+            severity, part, f"{sentence}: too few other bookies are writable to take the copies; {remedy}", command
+        )
     if left:
         which = these_bookies(left, "is", "are") if len(left) == 1 else f"{len(left):,} bookies are"
         repaired = ", and nothing repairs the ledgers" if summary.is_repaired is False else ""
@@ -301,10 +314,8 @@ def _bookies(report: AuditReport) -> Iterator[AuditFinding]:
     silent = [each.bookie_id for each in report.bookies if each.no_answer is not None]
     refusals = {each.bookie_id: each.refusal for each in report.bookies if each.refusal is not None}
     troubles = {each.bookie_id: each.trouble for each in report.bookies if each.trouble is not None}
-    down, is_repaired = summary.bookies_named_unregistered, summary.is_repaired is not False
-    has_live_copies, total = not summary.unavailable, _down_total(report)
-    serve = serves_unregistered(_serving(report), total, is_repaired=is_repaired, has_live_copies=has_live_copies)
-    for advice in (*serve, *not_answering(silent, refusals, down), *troubled(troubles, down)):
+    down = summary.bookies_named_unregistered
+    for advice in (*not_answering(silent, refusals, down), *troubled(troubles, down)):
         yield AuditFinding(advice)
     used = {each.bookie_id: used_fraction(each.disk_total_bytes, each.disk_free_bytes) for each in report.bookies}
     full = {each.bookie_id: each.out_of_space for each in report.bookies if each.out_of_space is not None}
@@ -312,6 +323,17 @@ def _bookies(report: AuditReport) -> Iterator[AuditFinding]:
     off_since_ms, is_elected = summary.autorecovery_off_ms, summary.is_auditor_elected
     for advice in (*disk_findings(used, full), *not_repairing(off_since_ms, note, is_elected, summary.judged_at_ms)):
         yield AuditFinding(advice)
+
+
+def _serve_unregistered(report: AuditReport) -> Iterator[Advice]:
+    summary = report.summary
+    return serves_unregistered(
+        _serving(report),
+        _down_total(report),
+        is_repaired=summary.is_repaired is not False,
+        has_live_copies=not summary.unavailable,
+        stops_writers=_writers_stop(report) is not None,
+    )
 
 
 def _unreferenced(report: AuditReport) -> Iterator[AuditFinding]:

@@ -85,11 +85,18 @@ def start_first(found: NoLiveCopy, serving: Collection[str] = ()) -> Advice:
 
 
 def serves_unregistered(
-    bookie_ids: Collection[str], down: int = 1, *, is_repaired: bool = True, has_live_copies: bool = True
+    bookie_ids: Collection[str],
+    down: int = 1,
+    *,
+    is_repaired: bool = True,
+    has_live_copies: bool = True,
+    stops_writers: bool = False,
 ) -> Iterator[Advice]:
     """Bookies that are not registered, though they serve: a start would not help, nor copies of what they have.
 
     It is only known that a bookie answers at the address in the id. ``down`` and the others: see ``down_severity``.
+    ``stops_writers``: they are missing among the writable bookies. What else is wrong follows from this, so it is said
+    first, unless other bookies are down.
     """
     if not bookie_ids:
         return
@@ -97,7 +104,7 @@ def serves_unregistered(
     them, its = ("it", "its address") if len(ids) == 1 else ("them", "each address")
     sentence = f"{these_bookies(ids, 'is', 'are')} not registered, but a bookie answers at {its}: "
     sentence += f"do not recover {them}; its state, which is shown on its machine, says why"
-    severity = down_severity(down, is_repaired=is_repaired, has_live_copies=has_live_copies)
+    severity = down_severity(down, is_repaired=is_repaired, has_live_copies=has_live_copies and not stops_writers)
     yield Advice(severity, "bookies_unregistered", sentence, f"bkctl bookie state {ids[0]}")
 
 
@@ -105,6 +112,23 @@ def ledgers_moving(bookie_ids: Sequence[str]) -> Advice:
     """Bookies that are down, and whose ledgers a command moves now: the next step shows once it has ended."""
     sentence = f"{these_bookies(bookie_ids, 'is', 'are')} not registered; a command is moving the ledgers of "
     return Advice(Severity.WARNING, "bookies_down", sentence + listed(bookie_ids), STATUS_WATCH)
+
+
+def works_on(holder: object, bookie_id: str) -> str:
+    """An operation that moves the ledgers of a bookie, or waits for its stop. ``holder``: what it is, and whose."""
+    return f"{holder}, works on bookie {bookie_id}: {STATUS_WATCH} shows it"
+
+
+def more_targets(startable: Collection[str]) -> tuple[str, str]:
+    """What helps if too few other bookies are writable to take copies, and its command.
+
+    ``startable``: the bookies of the cluster that are down, but for those that an operator awaits, that serve without a
+    registration, or whose ledgers a command moves.
+    """
+    if not startable:
+        return "add a bookie", "bkctl bookie list"
+    ids = sorted(startable)
+    return f"start {enumerated(ids, 'or', SHOWN_MAX)}, or add a bookie", show_command(ids)
 
 
 def recover_command(bookie_ids: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.recovery_status import NotedLosses, RecoveryStatus
 from bkctl.runtime.metadata.replication.switches import SwitchNote
 from bkctl.runtime.replication.judge.advice import LEAVES_CLUSTER, AcceptedLosses, used_fraction
+from bkctl.runtime.replication.judge.drained_bookies import DrainedBookie
 from bkctl.runtime.replication.judge.needed_bookies import Idle
 from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, noted_without_copy
 
@@ -138,6 +139,8 @@ class RootStatus(msgspec.Struct, frozen=True):
     """Commands that are changing the cluster or one of its bookies."""
     recovering: frozenset[str] = frozenset()
     """Bookies whose ledgers one of them moves to others."""
+    removing: frozenset[str] = frozenset()
+    """Those of them that it removes from the cluster, which must be stopped at last."""
 
 
 class DownReferences(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,8 +187,8 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     """How many bookies a new ledger usually needs, by the ledgers that were read; 0: none was."""
     given_up: AcceptedLosses = AcceptedLosses()
     """Ledgers with losses that an operator accepted."""
-    drained: Mapping[str, bool] = {}
-    """Whether ledgers reference drained bookies that no command moves now, as far as it is known."""
+    drained: Mapping[str, DrainedBookie] = {}
+    """Read-only bookies that leave, as far as it is known what is left there."""
     unknown: Mapping[str, str] = {}
     refused: frozenset[str] = frozenset()
     """Those of ``unknown`` that this user may not read in ZooKeeper."""
@@ -225,6 +228,12 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     def recovering(self) -> frozenset[str]:
         """Bookies whose ledgers a command moves."""
         return frozenset() if self.root is None else self.root.recovering
+
+    @property
+    def waiting_for_stop(self) -> list[str]:
+        """Bookies that a decommission has emptied and that serve."""
+        removing = frozenset[str]() if self.root is None else self.root.removing
+        return sorted(each for each in removing & self.drained.keys() if not self.drained[each].is_referenced)
 
     @property
     def maintenance(self) -> tuple[Maintenance, ...]:

@@ -25,6 +25,7 @@ from bkctl.runtime.replication.judge.advice import (
     in_maintenance,
     ledgers_moving,
     loss_accepted,
+    more_targets,
     not_answering,
     not_referenced,
     not_repairing,
@@ -43,9 +44,10 @@ from bkctl.runtime.replication.judge.cluster_facts import (
     total_marks,
 )
 from bkctl.runtime.replication.judge.daemon_findings import WaitingMarks, recovery_findings
+from bkctl.runtime.replication.judge.drained_bookies import DrainedBookie, closing_step
 from bkctl.runtime.replication.judge.needed_bookies import WritableBookies, writers_stop
 from bkctl.storage.severity import Severity
-from bkctl.storage.words import counted, duration, listed
+from bkctl.storage.words import SHOWN_MAX, counted, duration, listed
 
 LATENCY_WARNING_MS = 250.0
 DELAY_WARNING_S = 3600
@@ -71,7 +73,8 @@ def status_findings(status: ClusterFacts) -> list[Advice]:
     """What is wrong, most urgent first."""
     if status.zookeeper_ms is None:
         reason = status.unknown.get("zookeeper", "no answer")
-        return [Advice(Severity.CRITICAL, "zookeeper", reason, "bkctl config show --with-origin --changed")]
+        sentence = f"{reason}; restart no bookie before ZooKeeper is repaired: it could not register"
+        return [Advice(Severity.CRITICAL, "zookeeper", sentence, "bkctl config show --with-origin --changed")]
     found = [
         *_root_findings(status.root),
         *_down_findings(status),
@@ -119,6 +122,16 @@ def _down_findings(status: ClusterFacts) -> Iterator[Advice]:
     moved = [each for each in down if each in status.recovering]
     serving, lost = status.serving, status.no_live_copy
     left = [each for each in down if each not in resting and each not in moved and each not in serving]
+    is_repaired, total = not _is_nothing_repaired(status), _down_total(status, down)
+    serve = serves_unregistered(
+        serving.difference(resting),
+        total,
+        is_repaired=is_repaired,
+        has_live_copies=not lost.ledgers,
+        stops_writers=_writers_stop(status) is not None,
+    )
+    if not left:
+        yield from serve
     if lost.ledgers:
         yield start_first(lost, serving)
     elif not lost.is_exact and status.references is not None:
@@ -126,10 +139,7 @@ def _down_findings(status: ClusterFacts) -> Iterator[Advice]:
         sentence += f"{counted(status.references.ledgers, 'ledger was', 'ledgers were')} read"
         severity = Severity.WARNING if left else Severity.INFORMATION
         yield Advice(severity, "no_live_copy_unknown", sentence, "bkctl audit")
-    is_repaired, total = not _is_nothing_repaired(status), _down_total(status, down)
-    yield from serves_unregistered(
-        serving.difference(resting), total, is_repaired=is_repaired, has_live_copies=not lost.ledgers
-    )
+    yield from serve
     if left:
         yield _recover_left(status, down, left)
     if moved:
@@ -163,9 +173,16 @@ def _recover_left(status: ClusterFacts, down: list[str], left: list[str]) -> Adv
             return accept_loss(left, lost.open_ids)
         return Advice(severity, "bookies_down", sentence, explain_command(lost.first_ids))  # others will be back
     if references is not None and not references.can_move:
-        sentence += f"; too few other bookies are writable to take the copies: start {left[0]}, or add a bookie"
-        return Advice(severity, "bookies_down", sentence, f"bkctl bookie show {left[0]}")
+        remedy, command = more_targets(_startable(status))
+        sentence += f"; too few other bookies are writable to take the copies: {remedy}"
+        return Advice(severity, "bookies_down", sentence, command)
     return Advice(severity, "bookies_down", sentence, recover_command(left))
+
+
+def _startable(status: ClusterFacts) -> set[str]:
+    """Bookies that are down, which no operator awaits and no command moves."""
+    gone = {each.bookie_id for each in status.bookies or () if not each.is_registered}
+    return gone.difference(_resting(status), status.recovering, status.serving)
 
 
 def _down_total(status: ClusterFacts, down: Collection[str]) -> int:
@@ -209,40 +226,57 @@ def _read_only_findings(status: ClusterFacts) -> Iterator[Advice]:
     bookies = [each for each in status.bookies or () if each.is_writable is False and each.out_of_space is None]
     leaving = [each.bookie_id for each in bookies if each.is_drained or each.bookie_id in recovering]
     others = [each.bookie_id for each in bookies if each.bookie_id not in leaving]
-    yield from _bookies_leaving(leaving, recovering, status.drained)
+    yield from _bookies_leaving(status, leaving)
     if others:
         said = f"{these_bookies(others, 'is', 'are')} read-only"
         yield Advice(Severity.INFORMATION, "bookies_read_only", said, f"bkctl bookie state {others[0]}")
 
 
-def _bookies_leaving(
-    bookie_ids: Sequence[str], recovering: Collection[str], referenced: Mapping[str, bool]
-) -> Iterator[Advice]:
-    """Bookies that a drain made read-only. ``recovering``: those whose ledgers a command moves now. ``referenced``:
-    whether ledgers name the others, as far as it is known."""
-    moved = [each for each in bookie_ids if each in recovering]
-    empty = [each for each in bookie_ids if each not in moved and referenced.get(each) is False]
-    left = [each for each in bookie_ids if each not in moved and each not in empty]
-    for each in filter(None, (moved, left, empty)):
+def _bookies_leaving(status: ClusterFacts, bookie_ids: Sequence[str]) -> Iterator[Advice]:
+    """Bookies that a drain made read-only: what a command does with them now, or what is left to do."""
+    drained = status.drained
+    stopping = [each for each in bookie_ids if each in status.waiting_for_stop]
+    moved = [each for each in bookie_ids if each in status.recovering and each not in stopping]
+    written = [each for each in moved if each in drained and drained[each].waiting]
+    idle = [each for each in bookie_ids if each not in status.recovering]
+    empty = [each for each in idle if each in drained and not drained[each].is_referenced]
+    waiting = [each for each in idle if each in drained and drained[each].waiting]
+    left = [each for each in idle if each not in (*empty, *waiting)]
+    moved = [each for each in moved if each not in written]
+    for each in filter(None, (stopping, moved, written, left, waiting, empty)):
         sentence, first = f"{these_bookies(each, 'leaves', 'leave')} the cluster, read-only", each[0]
         its, it, them = ("its", "it", "it") if len(each) == 1 else ("their", "the first", "them")
-        command = f"bkctl decommission {first}"
-        if each is moved:
-            yield Advice(
-                Severity.INFORMATION,
-                "bookies_leaving",
-                f"{sentence}; a command is moving {its} ledgers",
-                STATUS_WATCH,
-            )
-            continue
-        if each is empty:
+        keep = f"; to keep {it}: bkctl bookie undrain {first}"
+        command: str | None = f"bkctl decommission {first}"
+        if each is stopping:
+            is_stopped, command = "it is" if len(each) == 1 else "they are", f"bkctl bookie stop {' '.join(each)}"
+            sentence += f", and no ledger references {them}; a decommission waits until {is_stopped} stopped: {command}"
+            keep = ""
+        elif each is moved:
+            sentence, command, keep = f"{sentence}; a command is moving {its} ledgers", STATUS_WATCH, ""
+        elif each is written:
+            number, step, command = _closing_step([drained[one] for one in each])
+            sentence += f"; a command waits for the {'writer' if number == 1 else 'writers'} of "
+            sentence, keep = f"{sentence}{counted(number, 'ledger')}: {step}", ""
+        elif each is waiting:
+            number, step, command = _closing_step([drained[one] for one in each])
+            wait = "ledger waits for its writer" if number == 1 else "ledgers wait for their writers"
+            sentence += f"; {number:,} {wait}: {step}; then "
+            sentence += f"bkctl bookie drain {' '.join(each[:SHOWN_MAX])} moves what is left"
+        elif each is empty:
             sentence += f", and no ledger references {them}: stop {it}, and {command} removes it"
         else:
             sentence += f"; no command moves {its} ledgers now: bkctl bookie drain {first} moves any that are left, "
             sentence += f"and decommission also removes {it}"
-            command = f"bkctl bookie drain {first}" if referenced.get(first) else command
-        keep = f"; to keep {it}: bkctl bookie undrain {first}"
+            command = f"bkctl bookie drain {first}" if first in drained else command
         yield Advice(Severity.INFORMATION, "bookies_leaving", sentence + keep, command)
+
+
+def _closing_step(waiting: Sequence[DrainedBookie]) -> tuple[int, str, str | None]:
+    """How many ledgers wait for their writers, what ends that, and the command."""
+    ledger_ids = sorted(frozenset(chain.from_iterable(each.waiting for each in waiting)))
+    topics = frozenset(chain.from_iterable(each.topics for each in waiting))
+    return len(ledger_ids), *closing_step(ledger_ids, topics)
 
 
 def _collection_findings(status: ClusterFacts) -> Iterator[Advice]:

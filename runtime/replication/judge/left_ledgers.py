@@ -12,6 +12,7 @@ from bkctl.runtime.replication.judge.advice import (
     GivenUpLedger,
     accept_loss_step,
     close_lost_step,
+    more_targets,
     show_command,
 )
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
@@ -62,7 +63,6 @@ _BY_REASON = {
     FailureReason.OPEN: Left.OPEN,
 }
 _REMEDIES = {
-    Left.NO_TARGET: "start a bookie that is down, or add one",
     Left.PLACEMENT: "start a bookie in another rack, or use --placement best-effort",
     Left.NEWER: "use a newer bkctl",
 }
@@ -70,7 +70,6 @@ _COMMANDS = {
     Left.LOST: "bkctl ledger explain {0}",
     Left.UNREADABLE: "bkctl ledger verify {0}",
     Left.NOT_CLOSED: "bkctl ledger explain {0}",
-    Left.NO_TARGET: "bkctl bookie list",
     Left.METADATA: "bkctl metadata doctor",
     Left.REFUSED: "bkctl help exit-codes",
     Left.OPEN: "bkctl ledger explain {0}",
@@ -129,11 +128,12 @@ def left_groups(
     others: Collection[int] = (),
     accepted: Mapping[int, GivenUpLedger] = {},
     back: Collection[str] = (),
+    startable: Collection[str] = (),
 ) -> list[LeftGroup]:
     """The ledgers by the worst reason of each, the worst group first.
 
     ``others``: ledgers that were not tried. ``accepted``: losses that an operator accepted. ``back``: see
-    ``situation_of``.
+    ``situation_of``. ``startable``: see ``more_targets``.
     """
     worst: dict[int, tuple[Left, LedgerFailure]] = {}
     order = list(Left)
@@ -144,7 +144,7 @@ def left_groups(
     found: dict[Left, list[LedgerFailure]] = {}
     for left, failure in worst.values():
         found.setdefault(left, []).append(failure)
-    groups = [_group(each, found[each], leaving, accepted) for each in order if each in found]
+    groups = [_group(each, found[each], leaving, accepted, startable) for each in order if each in found]
     untried = tuple(sorted(set(others) - worst.keys()))
     if not untried:
         return groups
@@ -159,13 +159,16 @@ def _group(
     failures: Sequence[LedgerFailure],
     leaving: Collection[str],
     accepted: Mapping[int, GivenUpLedger],
+    startable: Collection[str],
 ) -> LeftGroup:
     ledger_ids = tuple(sorted(failure.ledger_id for failure in failures))
-    remedy = _REMEDIES.get(left, "")
+    remedy, command, to_start = _REMEDIES.get(left, ""), _COMMANDS.get(left), tuple[str, ...]()
+    if left is Left.NO_TARGET:
+        remedy, command = more_targets(startable)
+        to_start = tuple(sorted(startable)) if set(startable).issubset(leaving) else ()
     failed = next((each.cause for each in failures if each.is_refused or each.reason in _SAID), None)
     if failed is not None:
         remedy = failed  # such as an expired certificate: another bookie would refuse it as well
-    command = _COMMANDS.get(left)
     # First the bookies that run and refuse this client, then those that do not run, those that are given up last.
     # No advice says to start a bookie whose loss was accepted, or that is back.
     given_up = {ledger_id: loss.gone for ledger_id, loss in accepted.items()}
@@ -180,14 +183,15 @@ def _group(
     start_last = bookies_to_start(collections.Counter(absent[each] for each in only_given_up))
     if start or start_last:
         remedy = ", then ".join(filter(None, (_start(start), _start(start_last, is_given_up=True))))
-        command = show_command([each[0] for each in (*start, *start_last)])
+        to_start = tuple(each[0] for each in (*start, *start_last))
+        command = show_command(to_start)
     first = min(failures, key=lambda failure: failure.ledger_id)
     return LeftGroup(
         left=left,
         ledger_ids=ledger_ids,
         remedy=remedy,
         command=None if command is None else command.format(ledger_ids[0]),
-        to_start=tuple(each[0] for each in (*start, *start_last)),
+        to_start=to_start,
         only_given_up=tuple(sorted(only_given_up)),
         detail=first.bare_detail,
         owner=first.owner,

@@ -65,6 +65,7 @@ class StopReason(enum.Enum):
     ACK_QUORUM = "fewer copies than the ack quorum"
     METADATA_UNREADABLE = "unreadable metadata"
     NOT_REGISTERED = "not registered"
+    OPERATION = "a command that runs"
 
 
 _WARNINGS = frozenset(

@@ -94,6 +94,8 @@ class DecommissionReport(msgspec.Struct, frozen=True, kw_only=True):
     """Bookies that still serve, read-only."""
     down: tuple[str, ...] = ()
     """Bookies that were made read-only, and do not serve now."""
+    startable: frozenset[str] = frozenset()
+    """Bookies whose start gives more targets, if ledgers are left."""
 
     @property
     def is_complete(self) -> bool:

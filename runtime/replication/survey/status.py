@@ -55,6 +55,7 @@ from bkctl.runtime.replication.judge.cluster_facts import (
     RepairLocks,
     RootStatus,
 )
+from bkctl.runtime.replication.judge.drained_bookies import DrainedBookie, DrainedTally
 from bkctl.runtime.replication.judge.needed_bookies import members_with_source, movable_members, usual_size
 from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, NoLiveCopyTally
 from bkctl.runtime.replication.judge.verdict import ReplicationState, judge_metadata, wanted_members
@@ -213,21 +214,19 @@ class StatusSurvey:
                         break
         return usual_size(sizes)
 
-    async def references(self, bookie_ids: Collection[str]) -> dict[str, bool]:
-        """Whether ledgers name these bookies. Without those for which it could not be found out in time."""
-        found: dict[str, bool] = {}
+    async def drained(self, bookie_ids: Collection[str]) -> dict[str, DrainedBookie]:
+        """What is left on these bookies. Without those for which it could not be found out in time."""
+        tally = DrainedTally(bookie_ids)
         with contextlib.suppress(TimeoutError, BkctlError):
             async with asyncio.timeout(self.limits.ledgers_s):
                 await self.store.sync(self.root)
                 async with aclosing((await self.open_ledgers()).read_all()) as ledgers:
-                    async for _, ledger in ledgers:
-                        if not isinstance(ledger, Versioned):
-                            return found
-                        found |= dict.fromkeys(ledger.value.bookies().intersection(bookie_ids), True)
-                        if len(found) == len(bookie_ids):
-                            return found
-                return dict.fromkeys(bookie_ids, False) | found
-        return found
+                    async for ledger_id, found in ledgers:
+                        if tally.is_done or not isinstance(found, Versioned):
+                            return tally.result(is_complete=False)
+                        tally.add(ledger_id, found.value)
+                return tally.result(is_complete=True)
+        return tally.result(is_complete=False)
 
     async def _part(self, name: str, read: Callable[[], Awaitable[T]]) -> T | None:
         """The result; None, with the reason noted, if it failed or took too long."""
@@ -258,6 +257,7 @@ class StatusSurvey:
             running_operations(self.store, self.root),
         )
         moved = (ids for holder, ids in operations.items() if holder.moves_ledgers)
+        removed = (ids for holder, ids in operations.items() if holder.removes_bookies)
         return RootStatus(
             instance_id,
             migration=migration,
@@ -265,6 +265,7 @@ class StatusSurvey:
                 f"{holder}, on bookie {listed(ids)}" if ids else str(holder) for holder, ids in operations.items()
             ),
             recovering=frozenset(itertools.chain.from_iterable(moved)),
+            removing=frozenset(itertools.chain.from_iterable(removed)),
         )
 
     async def _read_bookies(self) -> tuple[BookieFacts, ...]:

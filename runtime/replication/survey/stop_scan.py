@@ -16,6 +16,7 @@ from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.errors import SILENCE, BookieError, BookieNotFoundError
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.owner import owner_of
+from bkctl.runtime.metadata.cluster.operation_lock import running_operations
 from bkctl.runtime.metadata.replication.directories import ForeignNames
 from bkctl.runtime.metadata.replication.maintenance import list_maintenance
 from bkctl.runtime.metadata.replication.marks import list_marked_ids
@@ -26,10 +27,12 @@ from bkctl.runtime.placement.view import BookieSpace
 from bkctl.runtime.ports import Bookies
 from bkctl.runtime.replication.config import PlacementMode
 from bkctl.runtime.replication.copy.reader import reason_of
-from bkctl.runtime.replication.judge.stop_verdict import ClusterNow, StopCheck, StopVerdict
+from bkctl.runtime.replication.judge.advice import works_on
+from bkctl.runtime.replication.judge.stop_verdict import ClusterNow, Objection, StopCheck, StopReason, StopVerdict
 from bkctl.runtime.replication.judge.targets import rules_of_run
 from bkctl.runtime.replication.judge.verdict import bytes_on, write_set_rows
 from bkctl.runtime.replication.survey.given_up import removed_error
+from bkctl.storage.severity import Severity
 
 _LEDGERS_PER_PROGRESS = 1000
 _ATTEMPTS = 2
@@ -93,7 +96,23 @@ async def scan_for_stop(
             raise BookieNotFoundError(
                 f"bookie {bookie_id} is unknown: no cookie, and no ledger references it", bookie_id
             )
-    return check.verdict()
+    # a removal locks the bookies itself
+    return check.verdict() if is_removal else await _with_operations(check.verdict(), store, ports.ledgers.root)
+
+
+async def _with_operations(verdict: StopVerdict, store: MetadataStore, root: str) -> StopVerdict:
+    operations = tuple(
+        Objection(reason=StopReason.OPERATION, detail=each, severity=Severity.WARNING)
+        for each in await operations_on(store, root, verdict.bookie_ids)
+    )
+    return msgspec.structs.replace(verdict, objections=verdict.objections + operations)
+
+
+async def operations_on(store: MetadataStore, root: str, bookie_ids: Collection[str]) -> list[str]:
+    """The operations that move ledgers of these bookies now, each in a sentence; MetadataError."""
+    running = (await running_operations(store, root)).items()
+    moving = ((holder, each) for holder, ids in running if holder.moves_ledgers for each in ids)
+    return [works_on(holder, each) for holder, each in moving if each in bookie_ids]
 
 
 async def read_space(bookies: Bookies, bookie_ids: Sequence[str]) -> tuple[dict[str, BookieSpace], dict[str, str]]:

@@ -12,17 +12,22 @@ from bkctl.runtime.ports import Bookies
 
 
 async def likely_address(registrations: RegistrationClient, bookie_id: str) -> tuple[str, int]:
-    """The registered address, or what the id of a bookie names that is not registered.
+    """The registered address, or what the id of a bookie names that is not registered, unless another one is there.
 
     Errors as ``RegistrationClient.service_info``.
     """
     try:
         return await registrations.address(bookie_id)
     except BookieUnavailableError:
-        named = parse_host_and_port(bookie_id)
-        if named is None or bookie_id in (await registrations.snapshot()).live:
+        named, live = parse_host_and_port(bookie_id), (await registrations.snapshot()).live
+        if named is None or bookie_id in live or named in await _addresses(registrations, live):
             raise
         return named
+
+
+async def _addresses(registrations: RegistrationClient, bookie_ids: Collection[str]) -> list[object]:
+    """Of registered bookies; something else for those without one."""
+    return await asyncio.gather(*map(registrations.address, bookie_ids), return_exceptions=True)
 
 
 async def find_serving(bookies: Bookies, bookie_ids: Collection[str], timeout_s: float) -> frozenset[str]:

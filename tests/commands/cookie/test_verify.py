@@ -109,16 +109,16 @@ CASES = {
         lambda host: host.plant(None), "missing stored cookie", f"cookie create {ID} --from-config", True
     ),
     "new address": Case(lambda host: setattr(host, "id", "bookie-2"), "new address", f"bookie start --bookie-id {ID}"),
-    "empty directory": Case(emptied, "empty directory", f"decommission {ID}"),
-    "emptied journal": Case(lambda host: emptied(host, "j"), "empty directory", f"decommission {ID}"),
+    "empty directory": Case(emptied, "empty directory", "help lost-disk"),
+    "emptied journal": Case(lambda host: emptied(host, "j"), "empty directory", "help lost-disk"),
     "emptied but for VERSION": Case(
-        lambda host: emptied_but_for_version(host, "l2"), "empty directory", f"decommission {ID}"
+        lambda host: emptied_but_for_version(host, "l2"), "empty directory", "help lost-disk"
     ),
     "emptied journal but for VERSION": Case(
-        lambda host: emptied_but_for_version(host, "j"), "empty directory", f"decommission {ID}"
+        lambda host: emptied_but_for_version(host, "j"), "empty directory", "help lost-disk"
     ),
     "all emptied but for VERSION": Case(
-        lambda host: emptied_but_for_version(host, "j", "l1", "l2"), "empty directory", f"decommission {ID}"
+        lambda host: emptied_but_for_version(host, "j", "l1", "l2"), "empty directory", "help lost-disk"
     ),
     "emptied and forgotten": Case(all_emptied_and_cookie_deleted, "empty directory", f"decommission {ID}"),
     "missing disk": Case(
@@ -151,6 +151,8 @@ def test_cause_command_and_cure(host: BookieHost, case: Case) -> None:
     found = host.verify()
     assert found["cause"] == case.cause
     assert str(found["command"]).startswith(f"bkctl {case.command}")
+    if case.command == "help lost-disk":
+        assert host.run_printed(found["command"]).stdout.startswith("# A lost disk")
     with pytest.raises(CookieError, match="bkctl cookie verify") as refused:
         host.boot(4, 5)
     sentence = str(refused.value).partition(" (run bkctl cookie verify")[0]

@@ -31,6 +31,7 @@ from bkctl.runtime.replication.judge.cluster_facts import (
     seconds_left,
 )
 from bkctl.runtime.replication.judge.cluster_status import down_bookies, status_findings
+from bkctl.runtime.replication.judge.drained_bookies import DrainedBookie
 from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, bookies_to_start, start_words
 from bkctl.storage.severity import Severity, word, worst
 
@@ -133,14 +134,22 @@ def test_a_drain_that_was_cut_is_continued_and_one_that_runs_is_left_alone() -> 
         "moves any that are left, and decommission also removes it; to keep it: bkctl bookie undrain b2:3181"
     )
     assert cut.command == "bkctl decommission b2:3181", "it is unknown whether any is left"
-    (cut,) = status_findings(msgspec.structs.replace(status, drained={"b2:3181": True}))
+    (cut,) = status_findings(msgspec.structs.replace(status, drained={"b2:3181": DrainedBookie(is_referenced=True)}))
     assert cut.command == "bkctl bookie drain b2:3181", "which may be all that was wanted"
-    (over,) = status_findings(msgspec.structs.replace(status, drained={"b2:3181": False}))
+    (over,) = status_findings(msgspec.structs.replace(status, drained={"b2:3181": DrainedBookie()}))
     assert over.sentence == (
         "bookie b2:3181 leaves the cluster, read-only, and no ledger references it: stop it, and bkctl decommission "
         "b2:3181 removes it; to keep it: bkctl bookie undrain b2:3181"
     )
     assert over.command == "bkctl decommission b2:3181"
+    waiting = DrainedBookie(is_referenced=True, waiting=frozenset({21, 20}))
+    (waits,) = status_findings(msgspec.structs.replace(status, drained={"b2:3181": waiting}))
+    assert waits.sentence == (
+        "bookie b2:3181 leaves the cluster, read-only; 2 ledgers wait for their writers: open ledgers that have no "
+        "writer are closed by bkctl ledger close 20 21; then bkctl bookie drain b2:3181 moves what is left; to keep "
+        "it: bkctl bookie undrain b2:3181"
+    )
+    assert waits.command == "bkctl ledger close 20 21"
     root = RootStatus("an-id", operations=("'bookie drain' by ann",), recovering=frozenset({"b2:3181"}))
     (running,) = status_findings(msgspec.structs.replace(status, root=root))
     assert running.sentence == "bookie b2:3181 leaves the cluster, read-only; a command is moving its ledgers"

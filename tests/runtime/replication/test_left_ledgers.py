@@ -209,5 +209,15 @@ def test_bookies_that_failed_as_targets_are_named_with_their_reason() -> None:
     (group,) = left_groups([LedgerFailure(1, FailureReason.TARGETS_FAILED, (), cause)], ["b1"])
     assert group.sentence == f"1 has no bookie to copy to (every other writable bookie failed: {cause})"
     assert what_next([group], AGAIN) == f"; then continue with: {AGAIN}"
-    (group,) = left_groups([failure(1, FailureReason.NOT_ENOUGH_BOOKIES)], ["b1"])
-    assert group.sentence == "1 has no bookie to copy to (start a bookie that is down, or add one)"
+    short = [failure(1, FailureReason.NOT_ENOUGH_BOOKIES)]
+    for startable, remedy, command in (
+        ((), "add a bookie", "bkctl bookie list"),
+        (("b5",), "start b5, or add a bookie", "bkctl bookie show b5"),
+        (("b5", "b1"), "start b1 or b5, or add a bookie", "bkctl bookie show b1 b5"),
+    ):
+        groups = left_groups(short, ["b1"], startable=startable)
+        assert [(each.remedy, each.command) for each in groups] == [(remedy, command)]
+        assert after_recovery(groups, ["b1"], lambda _: AGAIN, LastStep()) == f"; then continue with: {AGAIN}"
+    groups = left_groups(short, ["b1"], startable=["b1"])
+    end = f"; once b1 serves, nothing is left to recover; if it cannot come back, continue with: {AGAIN}"
+    assert after_recovery(groups, ["b1"], lambda _: AGAIN, LastStep()) == end

@@ -33,7 +33,8 @@ def test_every_kind_of_change() -> None:
     found = compare(before, now)
     assert (found.bookies_gone, found.bookies_back) == ((A,), (E,))
     assert str(found) == (
-        "1 bookie gone, 1 bookie new or back, 1 ledger newly bad, 1 ledger worse, 1 ledger better and 1 ledger healed"
+        "1 bookie gone, 1 bookie new or back, 1 ledger that newly misses copies or cannot be read, "
+        "1 ledger worse, 1 ledger better and 1 ledger healed"
     )
     assert {each.name: (each.before, each.now) for each in found.different_counts} == {
         "unavailable": (2, 1),
@@ -65,7 +66,8 @@ def test_only_a_ledger_that_did_not_exist_before_is_new() -> None:
     }
     assert (
         str(compare(before, now))
-        == "1 bookie gone, 1 bookie new or back, 1 ledger new, 1 ledger newly bad and 1 ledger worse"
+        == "1 bookie gone, 1 bookie new or back, 1 new ledger that misses copies or cannot be read, "
+        "1 ledger that newly misses copies or cannot be read and 1 ledger worse"
     )
     cut = msgspec.structs.replace(before, summary=msgspec.structs.replace(before.summary, unreadable=1))
     assert changes(cut, now) == {2: ("new", None, "at_risk")}, "the others may be in the rest"

@@ -1,0 +1,94 @@
+"""What other commands say of a bookie that a drain or a decommission empties, or that waits to be stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.commands.test_advice import abandon, ensemble_of, findings, run_printed, write
+from tests.processes import COMMAND_TIMEOUT_S, BkctlResult, Cluster, start_bkctl
+from tests.until import wait_until
+
+pytestmark = pytest.mark.cluster
+
+
+@contextlib.contextmanager
+def running(cluster: Cluster, log: Path, *words: str) -> Iterator[None]:
+    """A command that is stopped at the end, if it has not ended."""
+    with log.open("wb") as file:
+        variables = {"BKCTL_METADATA_URI": cluster.metadata_uri}
+        process = start_bkctl(*words, "--yes", stdout=file, stderr=file, variables=variables)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(COMMAND_TIMEOUT_S)
+
+
+def plans_of(cluster: Cluster, bookie_id: str) -> list[BkctlResult]:
+    """What stops a bookie, or expects it to stop."""
+    return [
+        cluster.run("bookie", "stop", bookie_id, "-n", "-o", "table"),
+        cluster.run("bookie", "restart-check", bookie_id, "-o", "table"),
+        cluster.run("autorecovery", "maintenance", "start", bookie_id, "--for", "1h", "-n", "-o", "table"),
+    ]
+
+
+def test_what_stops_a_bookie_names_the_drain_that_empties_it(
+    start_cluster: Callable[[int], Cluster], tmp_path: Path
+) -> None:
+    cluster = start_cluster(4)
+    write(cluster, 2, ledgers=20)
+    bookie_id = cluster.bookies[0].id
+    for found in plans_of(cluster, bookie_id):
+        assert "drain" not in found.stdout + found.stderr, found
+    with running(cluster, tmp_path / "log", "bookie", "drain", bookie_id, "--copy-rate", "64"):
+        wait_until(lambda: "a command is moving" in findings(cluster).get("bookies_leaving", {}).get("finding", ""))
+        for found in plans_of(cluster, bookie_id):
+            said = found.stdout + found.stderr
+            assert "'bookie drain' by " in said, found
+            assert f" works on bookie {bookie_id}: bkctl status --watch shows it" in said, found
+            assert found.exit_code == 0, found
+    (stop, *others) = plans_of(cluster, bookie_id)
+    assert f"a drain has made bookie {bookie_id} read-only: bkctl status says what is left to do" in stop.stdout
+    assert not any("'bookie drain' by " in found.stdout + found.stderr for found in others)
+
+
+def test_the_status_says_that_a_decommission_waits_for_the_stop(
+    start_cluster: Callable[[int], Cluster], tmp_path: Path
+) -> None:
+    cluster = start_cluster(4)
+    write(cluster, 2, ledgers=8)
+    bookie_id = cluster.bookies[0].id
+    with running(cluster, tmp_path / "log", "decommission", bookie_id):
+        stop = f"bkctl bookie stop {bookie_id}"
+        wait_until(lambda: findings(cluster).get("bookies_leaving", {}).get("command") == stop)
+        assert "a decommission waits until it is stopped" in findings(cluster)["bookies_leaving"]["finding"]
+        screen = cluster.run("status", "-o", "table").stdout
+        assert "nothing to move; a decommission waits for the stop of a bookie" in screen, screen
+        stopped = cluster.run(*shlex.split(stop)[1:], "--yes")
+        assert stopped.exit_code == 0, stopped
+        wait_until(lambda: cluster.run("bookie", "show", bookie_id).exit_code == 4)
+
+
+def test_the_status_says_that_a_drain_waits_for_writers(
+    start_cluster: Callable[[int], Cluster], tmp_path: Path
+) -> None:
+    cluster = start_cluster(4)
+    open_id = asyncio.run(abandon(cluster.metadata_uri))
+    bookie_id = ensemble_of(cluster, open_id)[0]
+    with running(cluster, tmp_path / "log", "bookie", "drain", bookie_id):
+        close = f"bkctl ledger close {open_id}"
+        wait_until(lambda: findings(cluster).get("bookies_leaving", {}).get("command") == close)
+        said = findings(cluster)["bookies_leaving"]["finding"]
+        assert (
+            f"; a command waits for the writer of 1 ledger: open ledgers that have no writer are closed by {close}"
+            in said
+        )
+        run_printed(cluster, close, "--yes")
+        wait_until(lambda: findings(cluster)["bookies_leaving"]["command"] == f"bkctl decommission {bookie_id}")
