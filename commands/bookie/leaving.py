@@ -27,7 +27,7 @@ from bkctl.commands.bookie.read_only import BookieSwitch
 from bkctl.commands.bookie.stop_command import host_of, run_stop_command
 from bkctl.commands.context import CommandContext, CopyFlags
 from bkctl.commands.errors import Outcome
-from bkctl.commands.ledger.accepted_loss import note_given_up
+from bkctl.commands.ledger.accepted_loss import given_up_record
 from bkctl.commands.outages import WorkProgress, continuing_command, reporting_interruption
 from bkctl.commands.progress import Progress
 from bkctl.commands.recovery_job import (
@@ -287,7 +287,7 @@ class _Run:
 
     async def _note_losses(self, ledger_ids: Collection[int]) -> None:
         self.change.require_lock()
-        await note_given_up(self.session, dict.fromkeys(ledger_ids, self.found.bookie_ids))
+        await given_up_record(self.session).note_all(dict.fromkeys(ledger_ids, self.found.bookie_ids))
 
     async def _clear_marks(self) -> None:
         """Clear the marks that name the bookies and no other member, of ledgers that are complete without them."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Collection, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -16,14 +15,14 @@ from bkctl.commands.session import Session
 from bkctl.runtime.client import LedgerClient
 from bkctl.runtime.errors import RefusedError
 from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger
-from bkctl.runtime.metadata.pipeline import each_of, pipelined
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
-from bkctl.runtime.metadata.store import Versioned
+from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
+from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.replication.close.accepted_loss import AcceptedLoss, LossClose
+from bkctl.runtime.replication.close.given_up_record import GivenUpRecord
 from bkctl.runtime.replication.close.ledger_closer import LossConsent
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.judge.closability import why_not_closable
-from bkctl.runtime.replication.judge.fragments import EntryRange, format_ranges
+from bkctl.runtime.replication.judge.fragments import format_ranges
 from bkctl.runtime.replication.survey.loss_proof import why_not_given_up
 from bkctl.storage.words import counted, enumerated, first_lines
 
@@ -31,9 +30,6 @@ LostBookies = Annotated[
     list[str] | None,
     typer.Option("--accept-loss", metavar="ID", help="A lost bookie to give up; repeatable"),
 ]
-_NOTES_IN_FLIGHT_MAX = 64
-_LOST_RANGES_MAX = 1000
-"""Of a note: a check finds more as lost."""
 LOSS_TABLE = Table(
     "Given up",
     Column("ledger_id", "LEDGER", is_right=True),
@@ -93,38 +89,16 @@ async def loss_sentences(
     return first_lines(sentences)
 
 
-async def note_given_up(
-    session: Session, bookies_of: Mapping[int, Sequence[str]], lost: Sequence[EntryRange] = ()
-) -> None:
-    """Note that this operator accepts the loss of what these bookies have of ledgers, next to what was given up
-    before. ``lost``: entries of each that have no copy."""
-    ranges = tuple((each.first_entry_id, each.last_entry_id) for each in lost[:_LOST_RANGES_MAX])
+def given_up_record(session: Session) -> GivenUpRecord:
+    """What this operator gives up."""
     notes = RecoveryNotes(session.store, session.root).given_up
-    bookie_ids = frozenset().union(*bookies_of.values())
-    since = {each: await session.registrations.member_since(each) for each in sorted(bookie_ids)}
-
-    async def put(ledger_id: int) -> None:
-        before = await notes.find_or_problem(str(ledger_id))
-        known = before.value if isinstance(before, Versioned) else GivenUpNote(written_ms=0, member_since={})
-        member_since = known.member_since | {each: since[each] for each in bookies_of[ledger_id]}
-        note = GivenUpNote(
-            written_ms=session.now_ms, member_since=member_since, user=user_name(), lost=ranges or known.lost
-        )
-        await notes.put(str(ledger_id), note)
-
-    async with aclosing(pipelined(each_of(bookies_of), put, _NOTES_IN_FLIGHT_MAX)) as written:
-        async for _ in written:
-            pass
+    return GivenUpRecord(notes, session.registrations, LoopClock(), user_name())
 
 
 async def loss_consent(
     client: LedgerClient, session: Session, config: ReplicationConfig, lost: frozenset[str], change: Change
 ) -> LossConsent:
     """The consent that the operator gave by confirming the plan of ``change``."""
-    notes = RecoveryNotes(session.store, session.root).given_up
-
-    async def note(ledger_id: int, bookie_ids: Sequence[str], lost: Sequence[EntryRange]) -> None:
-        await note_given_up(session, {ledger_id: bookie_ids}, lost)
 
     async def keep(ledger_id: int) -> None:
         path = client.ports.ledgers.path(ledger_id)
@@ -132,11 +106,8 @@ async def loss_consent(
         change.require_lock()
         change.trash.keep("close", path, node)
 
-    async def forget(ledger_id: int) -> None:
-        await notes.remove(str(ledger_id))
-
     closing: LossClose = LossClose(client.ports, config, lost)
-    return LossConsent(lost, closing, await session.locks(), keep, note, forget)
+    return LossConsent(lost, closing, await session.locks(), keep, given_up_record(session))
 
 
 def loss_row(ledger_id: int, loss: AcceptedLoss) -> dict[str, Any]:

@@ -29,7 +29,15 @@ import msgspec
 
 from bkctl.runtime.errors import BadVersionError, MetadataFormatError, NodeExistsError, NoNodeError
 from bkctl.runtime.metadata.pipeline import each_of, pipelined
-from bkctl.runtime.metadata.store import ANY_VERSION, MetadataStore, Versioned, children_of, decode_node, find_node
+from bkctl.runtime.metadata.store import (
+    ANY_VERSION,
+    MetadataStore,
+    SetNode,
+    Versioned,
+    children_of,
+    decode_node,
+    find_node,
+)
 from bkctl.storage.json_text import JsonTextError, decode_json
 
 logger = logging.getLogger(__name__)
@@ -65,13 +73,15 @@ class GivenUpNote(msgspec.Struct, frozen=True, kw_only=True):
 
     ``member_since``: when the cookie of each of them was created, in ms since 1970; None: it had none. With another
     cookie it is a new, empty bookie. ``user``: who accepted the loss; empty in notes of an older bkctl. ``lost``: the
-    first and the last entry of each range before its end of which no bookie had a copy when it was closed.
+    first and the last entry of each range before its end of which no bookie had a copy when it was closed
+    ``closed_without`` these bookies, nor got one since: a copy and the end of its acceptance are one transaction.
     """
 
     written_ms: int
     member_since: dict[str, int | None]
     user: str = ""
     lost: tuple[tuple[int, int], ...] = ()
+    closed_without: tuple[str, ...] = ()
 
 
 def bookies_given_up(note: GivenUpNote | None) -> Collection[str]:
@@ -363,6 +373,10 @@ class NoteDirectory(Generic[NoteT]):
         except (BadVersionError, NoNodeError):
             return False
         return True
+
+    def replacement(self, key: str, note: NoteT, expected_version: int) -> SetNode:
+        """The same in a transaction."""
+        return SetNode(self.path_of(key), msgspec.json.encode(note), expected_version)
 
     async def add(self, key: str, note: NoteT) -> bool:
         """Write a note; False if there is one, which stays. One operation."""

@@ -40,7 +40,7 @@ from bkctl.runtime.errors import (
 from bkctl.runtime.ledger.changes import to_closed, to_in_recovery
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
 from bkctl.runtime.ledger.write_set import write_set
-from bkctl.runtime.metadata.store import CheckNode, Versioned
+from bkctl.runtime.metadata.store import NodeWrite, Versioned
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.gaps import OutsideBookies
 from bkctl.runtime.replication.copy.limits import SharedPacer
@@ -116,12 +116,13 @@ class LossClose:
         self,
         ledger_id: int,
         stored: Versioned[LedgerMetadata],
-        before_close: Callable[[Sequence[EntryRange]], Awaitable[None]],
+        before_close: Callable[[Sequence[EntryRange]], Awaitable[NodeWrite]],
     ) -> tuple[Versioned[LedgerMetadata], AcceptedLoss | None]:
         """Close it; returns the closed metadata, and None if another process closed it.
 
-        ``before_close`` is called with the holes before the compare-and-set; its errors stop it. Raises BookieError if
-        a member does not answer, LedgerRecoveryError, NotEnoughBookiesError, LedgerNotFoundError, MetadataError.
+        ``before_close`` is called with the holes before the compare-and-set, which includes the write that it returns;
+        its errors stop it. Raises BookieError if a member does not answer, LedgerRecoveryError, NotEnoughBookiesError,
+        LedgerNotFoundError, MetadataError.
         """
         local = LocalCopy(stored)
         snapshot = await self._update(
@@ -136,7 +137,7 @@ class LossClose:
         if length is None:
             length = await self._length_before(ledger_id, snapshot, min(end, first_entry_id - 1))
         holes = found.holes.ranges()
-        await before_close(holes)
+        note = await before_close(holes)
         if (reason := await self._why_not_given_up(snapshot)) is not None:
             raise LedgerRecoveryError(ledger_id, f"{reason}; it stays in recovery: run bkctl ledger close {ledger_id}")
         segment = Segment(first_entry_id, found.ensemble)
@@ -146,7 +147,7 @@ class LossClose:
                 raise LedgerRecoveryError(ledger_id, "another process changed its state or last segment meanwhile")
             return to_closed(metadata, end, length, (*metadata.segments[:-1], segment))
 
-        closed = await self._update(ledger_id, local, lambda metadata: not metadata.is_closed, transform)
+        closed = await self._update(ledger_id, local, lambda metadata: not metadata.is_closed, transform, note)
         if (closed.last_entry_id, closed.last_segment) != (end, segment):
             return local.current, None
         loss = AcceptedLoss(
@@ -280,14 +281,15 @@ class LossClose:
         local: LocalCopy[LedgerMetadata],
         is_needed: Callable[[LedgerMetadata], bool],
         transform: Callable[[LedgerMetadata], LedgerMetadata],
+        *others: NodeWrite,
     ) -> LedgerMetadata:
-        def checks_for(value: LedgerMetadata) -> list[CheckNode]:
+        def others_for(value: LedgerMetadata) -> list[NodeWrite]:
             new = sorted(value.bookies() - local.value.bookies())
-            return [check for bookie_id in new for check in self._ports.registrations.checks(bookie_id)]
+            return [*others, *(check for each in new for check in self._ports.registrations.checks(each))]
 
         try:
             return await update_record(
-                LedgerRecord(self._ports.ledgers, ledger_id, checks_for),
+                LedgerRecord(self._ports.ledgers, ledger_id, others_for),
                 local,
                 is_needed=is_needed,
                 transform=transform,
