@@ -82,6 +82,20 @@ def test_an_entry_that_was_copied_is_no_longer_an_accepted_loss(by: str) -> None
     simulate(scenario)
 
 
+def test_a_bookie_that_gets_copies_again_is_no_longer_given_up() -> None:
+    """Without an auditor, which ends that too. If it is lost again, it is missed like any other."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        ledger_id = await closed_with_loss(cluster)
+        await leave(cluster, "b1")
+        await cluster.set_mode("b4", BookieMode.READ_ONLY)
+        assert (await cluster.recover("b1")).is_complete
+        assert (await cluster.ensembles(ledger_id))[0] == ("d1", "b2", "b3")
+        assert await RecoveryNotes(cluster.metadata_store, ROOT).given_up.keys() == []
+
+    simulate(scenario)
+
+
 def test_only_the_entries_that_were_copied_are_no_longer_accepted() -> None:
     """Each bookie has a stripe; the other entries are still on none of the members."""
 

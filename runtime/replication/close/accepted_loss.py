@@ -90,8 +90,15 @@ class _MemberFailedError(Exception):
 class LossClose:
     """Closes ledgers of which only the ``lost`` bookies may have the end."""
 
-    def __init__(self, ports: ClientPorts, config: ReplicationConfig, lost: Collection[str]) -> None:
+    def __init__(
+        self,
+        ports: ClientPorts,
+        config: ReplicationConfig,
+        lost: Collection[str],
+        read_ahead_entries: int = READ_AHEAD_ENTRIES,
+    ) -> None:
         self._ports = ports
+        self._read_ahead = read_ahead_entries
         self._config = config
         self._lost = frozenset(lost)
 
@@ -176,7 +183,8 @@ class LossClose:
             live = (await self._ports.registrations.snapshot()).live
             copies = CopyReader(self._ports, self._config, live.__contains__)
             tools = CopyTools(self._ports, copies, self._config, SharedPacer(self._ports.clock))
-            found = _SegmentCopy(tools, ledger_id, snapshot, ensemble, self._lost, [*kept], max(confirmed, told))
+            parts = (tools, ledger_id, snapshot, ensemble, self._lost, [*kept])
+            found = _SegmentCopy(*parts, known=max(confirmed, told), read_ahead=self._read_ahead)
             try:
                 await found.run()
             except _MemberFailedError as error:
@@ -318,6 +326,7 @@ class _SegmentCopy:
     lost: frozenset[str]
     kept: Sequence[str]
     known: int
+    read_ahead: int
 
     def __post_init__(self) -> None:
         self._old = self.metadata.last_segment.ensemble
@@ -334,7 +343,7 @@ class _SegmentCopy:
         """Copy all entries; LedgerRecoveryError if a bookie that may have an entry gives no answer for it."""
         entry_id = self.metadata.last_segment.first_entry_id
         batch_size, largest_bytes, barren = _FIRST_BATCH, 0, 0
-        while (limit := min(self.known + READ_AHEAD_ENTRIES, ENTRY_ID_MAX)) >= entry_id:
+        while (limit := min(self.known + self.read_ahead, ENTRY_ID_MAX)) >= entry_id:
             entry_ids = range(entry_id, min(entry_id + batch_size - 1, limit) + 1)
             wanted = {each: self._members(each) for each in entry_ids}
             copies = await self.tools.copies.read_each(wanted, self._credentials)
@@ -351,7 +360,7 @@ class _SegmentCopy:
             await asyncio.gather(*(self._write(each, bodies) for each, bodies in missing.items()))
             entry_id = entry_ids[-1] + 1
             batch_size = batch_entries_max(largest_bytes)
-            if barren >= READ_AHEAD_ENTRIES and barren % READ_AHEAD_ENTRIES < len(entry_ids):
+            if barren >= self.read_ahead and barren % self.read_ahead < len(entry_ids):
                 entry_id = await self._after_gap(entry_id, barren)
 
     def note_holes_until(self, entry_id: int) -> None:

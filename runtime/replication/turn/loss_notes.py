@@ -1,5 +1,5 @@
-"""Accepted losses while ledgers are repaired: an entry that is copied is no longer lost, so losing it again is another
-loss. Its acceptance ends before its copy is named: with it, if the metadata names a new bookie."""
+"""Accepted losses while ledgers are repaired: losing an entry that is copied, or a bookie that gets copies, is another
+loss. So the acceptance ends before a copy counts: in the same transaction, if the metadata names a new bookie."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 from bkctl.runtime.errors import BadVersionError
 from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, NoteDirectory
-from bkctl.runtime.metadata.store import CheckNode, NodeWrite, Versioned
+from bkctl.runtime.metadata.store import CheckNode, DeleteNode, NodeWrite, Versioned
 from bkctl.runtime.ports import Clock
 from bkctl.runtime.replication.judge.fragments import EntryRange, in_and_out_of, lost_entries
 from bkctl.runtime.replication.turn.bookies import REFRESH_S
@@ -19,7 +19,7 @@ _RANGES_MAX = 1000
 
 
 class LossNotes:
-    """The notes of one cluster with entries that were lost when their ledger was closed."""
+    """The notes of one cluster."""
 
     def __init__(self, notes: NoteDirectory[GivenUpNote], clock: Clock) -> None:
         self._notes = notes
@@ -38,24 +38,25 @@ class LossNotes:
             if ledger_id not in self._ids:
                 return None
         found = await self._notes.find_or_problem(str(ledger_id))
-        return found if isinstance(found, Versioned) and found.value.lost else None
+        return found if isinstance(found, Versioned) else None
 
-    def path_of(self, ledger_id: int) -> str:
-        """Node of a note."""
-        return self._notes.path_of(str(ledger_id))
-
-    def ending(self, ledger_id: int, note: Versioned[GivenUpNote], present: Sequence[EntryRange]) -> NodeWrite:
-        """Ends the acceptance of the ``present`` entries, in a transaction that needs the rest of the note as it is."""
-        rest = _without(note.value, present)
+    def ending(
+        self, ledger_id: int, note: Versioned[GivenUpNote], present: Sequence[EntryRange], bookie_ids: Collection[str]
+    ) -> NodeWrite:
+        """Ends the acceptance of the ``present`` entries, and of what these bookies have, in a transaction that needs
+        the rest of the note as it is."""
+        rest, key = _without(note.value, present, bookie_ids), str(ledger_id)
         if rest == note.value:
-            return CheckNode(self.path_of(ledger_id), note.version)
-        return self._notes.replacement(str(ledger_id), rest, note.version)
+            return CheckNode(self._notes.path_of(key), note.version)
+        if not rest.member_since and not rest.lost:
+            return DeleteNode(self._notes.path_of(key), note.version)
+        return self._notes.replacement(key, rest, note.version)
 
     async def end(self, ledger_id: int, note: Versioned[GivenUpNote], present: Sequence[EntryRange]) -> None:
         """End it now; BadVersionError if the note has changed."""
-        rest = _without(note.value, present)
-        if rest != note.value and not await self._notes.replace(str(ledger_id), rest, note.version):
-            raise BadVersionError("the note of an accepted loss has changed", self.path_of(ledger_id))
+        rest, key = _without(note.value, present, ()), str(ledger_id)
+        if rest != note.value and not await self._notes.replace(key, rest, note.version):
+            raise BadVersionError("the note of an accepted loss has changed", self._notes.path_of(key))
 
 
 def ranges_of(lost: Sequence[EntryRange]) -> tuple[tuple[int, int], ...]:
@@ -63,6 +64,7 @@ def ranges_of(lost: Sequence[EntryRange]) -> tuple[tuple[int, int], ...]:
     return tuple((each.first_entry_id, each.last_entry_id) for each in lost[:_RANGES_MAX])
 
 
-def _without(note: GivenUpNote, present: Sequence[EntryRange]) -> GivenUpNote:
+def _without(note: GivenUpNote, present: Sequence[EntryRange], bookie_ids: Collection[str]) -> GivenUpNote:
     _, rest = in_and_out_of(lost_entries(note), present)
-    return msgspec.structs.replace(note, lost=ranges_of(rest))
+    member_since = {each: cookie_ms for each, cookie_ms in note.member_since.items() if each not in bookie_ids}
+    return msgspec.structs.replace(note, lost=ranges_of(rest), member_since=member_since)

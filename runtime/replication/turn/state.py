@@ -98,8 +98,8 @@ class Move(NamedTuple):
     """A verified copy of the stripe of a position on its new bookie.
 
     ``member_since``: when the target's cookie was created, before the copy began. ``copied_ns``: when it was verified.
-    ``note_version``: of the note of an accepted loss, None without one. ``present``: entries that were lost by the note,
-    which the target has.
+    ``note_version``: of the note of an accepted loss, None without one. ``present``: entries that were lost by it, and
+    that the target has.
     """
 
     target: str

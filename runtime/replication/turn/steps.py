@@ -241,14 +241,15 @@ async def switch_metadata(
 
 
 def _note_write(turn: TurnState, change: NewMembers) -> tuple[NodeWrite, ...]:
-    """Ends the acceptance of the loss of entries that new members have, and requires that of those that none has."""
+    """Ends the acceptance of the loss of new members and their entries, and requires that of entries that none has."""
     if turn.loss_note is None:
         return ()
     moves = [turn.moves[StripePosition(first, index)] for first, indexes in change.items() for index in indexes]
     if any(each.note_version != turn.note_version for each in moves):
         raise BadVersionError("the note of an accepted loss was read after a copy was made")
     present = merge_ranges(entries for each in moves for entries in each.present)
-    return (turn.tools.loss_notes.ending(turn.task.ledger_id, turn.loss_note, present),)
+    targets = [each.target for each in moves]
+    return (turn.tools.loss_notes.ending(turn.task.ledger_id, turn.loss_note, present, targets),)
 
 
 async def _is_still_member(turn: TurnState, copied: Move) -> bool:
