@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated
 
 import msgspec
@@ -285,9 +285,9 @@ class _Run:
         self.work.rest = "; cookies may be deleted already"
         self.change.trash.keep("delete", self.session.cookies.path(bookie_id), node)
 
-    async def _note_losses(self, ledger_ids: Collection[int]) -> None:
+    async def _note_losses(self, named: Mapping[int, Collection[str]]) -> None:
         self.change.require_lock()
-        await given_up_record(self.session).note_all(dict.fromkeys(ledger_ids, self.found.bookie_ids))
+        await given_up_record(self.session).note_all(named)
 
     async def _clear_marks(self) -> None:
         """Clear the marks that name the bookies and no other member, of ledgers that are complete without them."""

@@ -40,6 +40,7 @@ class Losses:
         self._oracle = oracle
         self._source = source
         self._config = config
+        self._removed: set[str] = set()
 
     async def run(self, bookie_ids: Sequence[str], start: Start, replace: Replace) -> None:
         source, cluster = self._source, self._cluster
@@ -119,11 +120,8 @@ class Losses:
         plan = await operation.plan(lost, accepted_losses=left)
         moved = await operation.move(plan, 10.0, DrainHooks())
         record = self._record(ports, store)
-
-        async def note_losses(ledger_ids: Collection[int]) -> None:
-            await record.note_all(dict.fromkeys(ledger_ids, lost))
-
-        done = await operation.finish(plan, moved, DrainHooks(note_losses=note_losses))
+        done = await operation.finish(plan, moved, DrainHooks(note_losses=record.note_all))
+        self._removed |= {*done.cookies_deleted}
         self._oracle.note(actor, f"decommissioned {' '.join(lost)}: {done.refusal or 'done'}")
 
     async def _bring_back(self, bookie_ids: Sequence[str], seconds: float) -> None:
@@ -132,7 +130,7 @@ class Losses:
         for bookie_id in bookie_ids:
             store = await self._cluster.connect(f"operator-{bookie_id}")
             cookies = CookieStore(store, ROOT)
-            if await cookies.find(bookie_id) is None:
+            if bookie_id in self._removed and await cookies.find(bookie_id) is None:
                 await cookies.create(
                     Cookie(bookie_id=bookie_id, journal_directories=("/j",), ledger_directories=("/l",))
                 )

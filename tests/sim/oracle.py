@@ -11,7 +11,7 @@ from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.metadata_format import decode_ledger_metadata
 from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
-from bkctl.runtime.replication.judge.fragments import segment_entries
+from bkctl.runtime.replication.judge.fragments import stored_count
 from bkctl.storage.json_text import decode_json
 from tests.sim.watched_cluster import PATHS, WatchedCluster, metadata_summary
 
@@ -277,11 +277,5 @@ def _write_set(metadata: LedgerMetadata, entry_id: int) -> list[str]:
 
 
 def _needed(metadata: LedgerMetadata) -> set[str]:
-    """Members of complete segments with entries."""
-    count = len(metadata.segments) - (0 if metadata.is_closed else 1)
-    return {
-        bookie_id
-        for index in range(count)
-        if segment_entries(metadata, index).last_entry_id >= segment_entries(metadata, index).first_entry_id
-        for bookie_id in metadata.segments[index].ensemble
-    }
+    """Members that should have entries of complete segments."""
+    return {bookie_id for bookie_id in metadata.bookies() if stored_count(metadata, bookie_id)}

@@ -8,12 +8,17 @@ import msgspec
 import pytest
 
 from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.metadata.bookies.cookies import CookieStore
 from bkctl.runtime.metadata.bookies.registration import BookieMode
+from bkctl.runtime.metadata.replication.lock import ReplicationLocks
 from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
 from bkctl.runtime.metadata.store import Versioned
+from bkctl.runtime.replication.close.given_up_record import GivenUpRecord
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.judge.check_scope import WHOLE, CheckScope
 from bkctl.runtime.replication.judge.fragments import EntryRange
+from bkctl.runtime.replication.run.decommission import Decommission
+from bkctl.runtime.replication.run.drain import DrainHooks
 from bkctl.runtime.replication.run.in_place_repair import InPlaceRepair
 from bkctl.runtime.replication.survey.checker import LedgerChecker
 from tests.runtime.replication.samples import ledger
@@ -35,7 +40,7 @@ async def closed_with_loss(cluster: RepairCluster, metadata: LedgerMetadata = CL
     cluster.copies["d1"][ledger_id] = {}
     for bookie_id in ("b1", "b2", "b3"):
         for entry_id in LOST_IDS:
-            if entry_id in cluster.copies[bookie_id][ledger_id]:
+            if entry_id in cluster.copies[bookie_id].get(ledger_id, {}):
                 cluster.copies["d1"][ledger_id][entry_id] = cluster.copies[bookie_id][ledger_id].pop(entry_id)
     note = GivenUpNote(written_ms=1, member_since={"d1": 1}, closed_without=("d1",), lost=LOST)
     await RecoveryNotes(cluster.metadata_store, ROOT).given_up.put(str(ledger_id), note)
@@ -112,6 +117,50 @@ def test_only_the_entries_that_were_copied_are_no_longer_accepted() -> None:
         await leave(cluster, "b1")
         assert (await cluster.recover("b1")).is_complete, "what is on none of them is left out as before"
         assert (await note_of(cluster, ledger_id)).value.lost == ((2, 2), (7, 7))
+
+    simulate(scenario)
+
+
+def test_a_loss_is_accepted_only_while_no_other_process_copies_the_ledger() -> None:
+    """It may be copying what is to be proven lost. Only bookies that the ledger names are given up with it."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b1", "b2", "b3", "b4")
+        ledger_id = await cluster.store(ledger({0: ["b1", "b2"]}, 1, 1, last_entry_id=3, length=40))
+        await leave(cluster, "b1")
+        await leave(cluster, "b3")
+        cookies, notes = CookieStore(cluster.metadata_store, ROOT), RecoveryNotes(cluster.metadata_store, ROOT).given_up
+        record = GivenUpRecord(notes, cluster.ports.registrations, cluster.clock, "ops")
+        operation, hooks = (
+            Decommission(cluster.recovery, cookies, cluster.ports),
+            DrainHooks(note_losses=record.note_all),
+        )
+        plan = await operation.plan(["b1", "b3"], accepted_losses=[ledger_id])
+        other = ReplicationLocks(await cluster.connect(), ROOT, "another host")
+        lock = await other.acquire(ledger_id)
+        assert lock is not None
+        for is_locked in (True, False):
+            if not is_locked:
+                await lock.release()
+            report = await operation.finish(plan, await operation.move(plan, 0.0, hooks), hooks)
+            assert report.is_complete is not is_locked, report.refusal
+            assert await notes.keys() == ([] if is_locked else [str(ledger_id)])
+            assert [each for each in ("b1", "b3") if await cookies.find(each)] == (["b1", "b3"] if is_locked else [])
+        assert (await note_of(cluster, ledger_id)).value.member_since.keys() == {"b1"}
+
+    simulate(scenario)
+
+
+def test_a_stripe_without_any_entry_is_moved() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        ledger_id = await closed_with_loss(cluster, ledger({0: ["b1", "b2"]}, 1, 1, last_entry_id=3, length=40))
+        for entry_id in (1, 3):
+            cluster.copies["b2"][ledger_id].pop(entry_id, None)
+        await leave(cluster, "d1")
+        notes, noted = RecoveryNotes(cluster.metadata_store, ROOT).given_up, await note_of(cluster, ledger_id)
+        await notes.put(str(ledger_id), msgspec.structs.replace(noted.value, lost=((1, 1), (3, 3))))
+        assert (await cluster.recover("b2", unreachable=())).is_complete
+        assert not {*(await cluster.ensembles(ledger_id))[0]} & {"b2"}
 
     simulate(scenario)
 

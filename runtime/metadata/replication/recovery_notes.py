@@ -21,7 +21,7 @@ import functools
 import logging
 import operator
 import urllib.parse
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import aclosing
 from typing import Generic, TypeVar
 
@@ -34,7 +34,6 @@ from bkctl.runtime.metadata.store import (
     MetadataStore,
     SetNode,
     Versioned,
-    children_of,
     decode_node,
     find_node,
 )
@@ -319,13 +318,18 @@ class NoteDirectory(Generic[NoteT]):
         self.path = f"{notes_path(root)}/{name}"
         self._kind = kind
 
-    async def keys(self) -> list[str]:
-        """Keys of all notes. One operation."""
-        return [urllib.parse.unquote(name) for name in await children_of(self._store, self.path)]
+    async def keys(self, on_change: Callable[[], None] | None = None) -> list[str]:
+        """Keys of all notes; ``on_change`` as in ``MetadataStore.children``. One operation, two if there is none."""
+        while True:
+            try:
+                return [urllib.parse.unquote(name) for name in await self._store.children(self.path, on_change)]
+            except NoNodeError:
+                if on_change is None or await self._store.exists(self.path, on_change) is None:
+                    return []
 
-    async def ledger_ids(self) -> set[int]:
-        """The keys as ledger ids, without those that are none. One operation."""
-        return {int(key) for key in await self.keys() if key.isascii() and key.isdecimal()}
+    async def ledger_ids(self, on_change: Callable[[], None] | None = None) -> set[int]:
+        """The keys as ledger ids, without those that are none."""
+        return {int(key) for key in await self.keys(on_change) if key.isascii() and key.isdecimal()}
 
     async def count(self) -> int:
         """Number of notes. One operation, however many there are."""

@@ -62,11 +62,6 @@ class SourceReader:
         """Whether an entry has no good copy. Then the rest is only read for the report."""
         return bool(self.lost.count or self._failed.count)
 
-    @property
-    def is_from_outside(self) -> bool:
-        """Whether a bookie outside of the ensemble was needed, and has some of the ledger."""
-        return bool(self._outside.known_holders)
-
     def unreadable(self) -> tuple[EntryRange, ...]:
         """Entries without a good copy for which a source failed or did not answer."""
         if self._unprobed is None:

@@ -92,7 +92,6 @@ class StripeReplicator:
             is_refused=reader.is_refused if self._target_failure is None else self._is_target_refusing,
             defects=reader.defects(),
             present=self._present.ranges(),
-            is_from_outside=reader.is_from_outside,
         )
 
     async def _may_have_corrupt_copies(self) -> bool:
@@ -141,10 +140,11 @@ class StripeReplicator:
                     return  # after an entry without a good copy, the rest is only read for the report, and not copied
                 bytes_read = sum(map(len, found.values()))
                 memory.resize(bytes_read + len(entry_ids) * REQUEST_COST_BYTES)
-                await self._add(list(found.items()))
-                self._bytes_copied += bytes_read
-                self._tools.on_copied(len(entry_ids), bytes_read)
-                await self._verify(found)
+                if found:
+                    await self._add(list(found.items()))
+                    self._bytes_copied += bytes_read
+                    self._tools.on_copied(len(found), bytes_read)
+                    await self._verify(found)
                 left_out = frozenset(entry_ids).difference(found)
         if self._task.lost:
             for entry_id in every:

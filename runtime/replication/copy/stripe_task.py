@@ -133,8 +133,7 @@ class StripeOutcome(msgspec.Struct, frozen=True, kw_only=True):
     the first of these entries, and the answers for it. ``is_refused``: because the target, or each source that did not
     answer, does not accept this client.
 
-    ``present``: those of ``StripeTask.lost`` that the target has now. ``is_from_outside``: a bookie outside of the
-    ensemble has some of the ledger.
+    ``present``: those of ``StripeTask.lost`` that the target has now.
 
     With ``StripeTask.bad``, ``entries`` and ``bytes_copied`` are copies that were written and are good now. ``left``:
     copies that stay bad, by reason. ``must_move``: entries with a bad record that must not be written over, as the
@@ -150,7 +149,6 @@ class StripeOutcome(msgspec.Struct, frozen=True, kw_only=True):
     is_refused: bool = False
     defects: tuple[SourceDefect, ...] = ()
     present: tuple[EntryRange, ...] = ()
-    is_from_outside: bool = False
     left: tuple[LedgerFailure, ...] = ()
     must_move: tuple[EntryRange, ...] = ()
     must_move_count: int = 0

@@ -170,7 +170,7 @@ class BookieRecovery:
         ``open_database`` is called for each plan.
         """
         self._ports = ports
-        self._locks = locks
+        self.locks = locks
         self.policy = policy
         self._on_outage = on_outage
         self._find_leaving = find_leaving
@@ -307,7 +307,7 @@ class BookieRecovery:
         tally = RecoveryTally(self.policy.config.verify)
         tools = TurnTools(
             self._ports,
-            self._locks,
+            self.locks,
             self.policy,
             known=plan.targets,
             only_targets=plan.targets if plan.is_restricted else (),

@@ -11,9 +11,7 @@ import msgspec
 from bkctl.runtime.errors import BadVersionError
 from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, NoteDirectory
 from bkctl.runtime.metadata.store import CheckNode, DeleteNode, NodeWrite, Versioned
-from bkctl.runtime.ports import Clock
 from bkctl.runtime.replication.judge.fragments import EntryRange, in_and_out_of, lost_entries
-from bkctl.runtime.replication.turn.bookies import REFRESH_S
 
 _RANGES_MAX = 1000
 
@@ -21,24 +19,37 @@ _RANGES_MAX = 1000
 class LossNotes:
     """The notes of one cluster."""
 
-    def __init__(self, notes: NoteDirectory[GivenUpNote], clock: Clock) -> None:
+    def __init__(self, notes: NoteDirectory[GivenUpNote]) -> None:
         self._notes = notes
-        self._clock = clock
         self._ids: Collection[int] = ()
-        self._listed_ns: int | None = None
+        self._is_watched = False
+        """Whether the store will report the next new note, and has reported none since the list was read."""
         self._listing = asyncio.Lock()
 
-    async def find(self, ledger_id: int, *, is_certain: bool) -> Versioned[GivenUpNote] | None:
-        """The note of a ledger. Unless it must be ``is_certain``, it is read only if a recent list has it."""
-        if not is_certain:
-            async with self._listing:
-                now_ns = self._clock.monotonic_ns()
-                if self._listed_ns is None or now_ns - self._listed_ns > REFRESH_S * 1e9:
-                    self._ids, self._listed_ns = await self._notes.ledger_ids(), now_ns
-            if ledger_id not in self._ids:
-                return None
+    async def find(self, ledger_id: int) -> Versioned[GivenUpNote] | None:
+        """The note of a ledger, with all changes that are older than the last answer of the metadata store.
+
+        Reads nothing for a ledger without one, while no change was reported: the store reports one before it answers
+        anything later.
+        """
+        async with self._listing:
+            if not self._is_watched:
+                await self._list()
+        if ledger_id not in self._ids:
+            return None
         found = await self._notes.find_or_problem(str(ledger_id))
         return found if isinstance(found, Versioned) else None
+
+    async def _list(self) -> None:
+        is_changed = False
+
+        def note_change() -> None:
+            nonlocal is_changed
+            is_changed = True
+            self._is_watched = False
+
+        self._ids = await self._notes.ledger_ids(note_change)
+        self._is_watched = not is_changed
 
     def ending(
         self, ledger_id: int, note: Versioned[GivenUpNote], present: Sequence[EntryRange], bookie_ids: Collection[str]

@@ -156,7 +156,7 @@ class TurnTools:
             frozenset(avoided),
         )
         self.pacer = SharedPacer(clock)
-        self.loss_notes = LossNotes(RecoveryNotes(locks.store, ports.ledgers.root).given_up, clock)
+        self.loss_notes = LossNotes(RecoveryNotes(locks.store, ports.ledgers.root).given_up)
         self.set_pace(policy.pace)
         self._copies = CopyReader(ports, config, self.live_bookies.__contains__)
         self.copying = CopyTools(ports, self._copies, config, self.pacer, self._count_copied, self._note_verified)

@@ -140,7 +140,7 @@ async def rewrite(turn: TurnState, metadata: LedgerMetadata) -> None:
     if turn.loss_note is not None:
         written = merge_ranges(itertools.chain.from_iterable(turn.task.bad.values()))
         await turn.tools.loss_notes.end(turn.task.ledger_id, turn.loss_note, written)
-        turn.loss_note = await turn.tools.loss_notes.find(turn.task.ledger_id, is_certain=True)
+        turn.loss_note = await turn.tools.loss_notes.find(turn.task.ledger_id)
     for bookie_id, entries in turn.task.bad.items():
         for fragment in fragments_naming(metadata, (bookie_id,)):
             inside, _ = in_and_out_of(entries, (fragment.entries,))
@@ -302,10 +302,6 @@ async def _copy(
             turn.tools.targets.finish(target, need)
         turn.defects.extend(outcome.defects)
         if outcome.is_complete:
-            if turn.loss_note is None and outcome.is_from_outside:
-                turn.loss_note = await turn.tools.loss_notes.find(turn.task.ledger_id, is_certain=True)
-                if turn.loss_note is not None:  # a close has just noted it: perhaps what was copied
-                    continue
             now_ns = turn.tools.ports.clock.monotonic_ns()
             done = outcome.entries, outcome.bytes_copied, found.broken, turn.note_version, outcome.present
             copied = Move(target, since, now_ns, *done)

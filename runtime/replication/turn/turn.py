@@ -196,8 +196,8 @@ async def _pass(turn: TurnState) -> LedgerResult | None:
     """Copy and commit; None if there is more to do, as after a part of a long ledger."""
     await turn.tools.live_bookies.refresh()
     versioned = await read_closed(turn)
-    metadata, ledger_id = versioned.value, turn.task.ledger_id
-    turn.loss_note = await turn.tools.loss_notes.find(ledger_id, is_certain=bool(turn.task.bad or turn.loss_note))
+    metadata = versioned.value
+    turn.loss_note = await turn.tools.loss_notes.find(turn.task.ledger_id)
     if not turn.is_rewritten:
         await rewrite(turn, metadata)
     change, is_all = await prepare(turn, metadata)
