@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Sequence
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ from bkctl.commands.safety.gate import Change
 from bkctl.commands.safety.state_directory import user_name
 from bkctl.commands.session import Session
 from bkctl.runtime.client import LedgerClient
+from bkctl.runtime.client.ports import ClientPorts, credentials_of
 from bkctl.runtime.errors import RefusedError
 from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger
 from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
@@ -23,13 +25,16 @@ from bkctl.runtime.replication.close.ledger_closer import LossConsent
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.judge.closability import why_not_closable
 from bkctl.runtime.replication.judge.fragments import format_ranges
-from bkctl.runtime.replication.survey.loss_proof import why_not_given_up
+from bkctl.runtime.replication.survey.loss_proof import last_entry_on, why_not_given_up
+from bkctl.runtime.replication.survey.unregistered import find_serving
+from bkctl.storage.ids import INVALID_ENTRY_ID
 from bkctl.storage.words import counted, enumerated, first_lines
 
 LostBookies = Annotated[
     list[str] | None,
     typer.Option("--accept-loss", metavar="ID", help="A lost bookie to give up; repeatable"),
 ]
+_ASK_TIMEOUT_S = 1.5
 LOSS_TABLE = Table(
     "Given up",
     Column("ledger_id", "LEDGER", is_right=True),
@@ -56,6 +61,22 @@ def require_lost(ledgers: Sequence[StoredLedger], lost: Collection[str], live: C
     if ledgers and members.isdisjoint(lost):
         names = ", ".join(sorted(lost))
         raise RefusedError(f"nothing was changed: {names}: in the last segment of none of these ledgers")
+
+
+async def require_silent(
+    session: Session, ports: ClientPorts, lost: Collection[str], ledger_ids: Sequence[int]
+) -> None:
+    """RefusedError if one of the lost bookies serves, though it is not registered, and may have entries of a ledger."""
+    asked = session.bookies(timeout_max_s=_ASK_TIMEOUT_S)
+    for bookie_id in sorted(await find_serving(asked, lost, _ASK_TIMEOUT_S)):
+        for ledger_id in ledger_ids:
+            metadata = (await ports.ledgers.read(ledger_id)).value
+            direct = dataclasses.replace(ports, bookies=asked)
+            if await last_entry_on(direct, bookie_id, credentials_of(ledger_id, metadata)) != INVALID_ENTRY_ID:
+                raise RefusedError(
+                    f"nothing was changed: bookie {bookie_id} is not registered, but it serves and may have entries of "
+                    f"ledger {ledger_id}; bkctl bookie state {bookie_id} says why"
+                )
 
 
 async def loss_sentences(
