@@ -37,7 +37,7 @@ from tests.sim.watched_cluster import ROOT, Blind, BlindRecovery, BlindRegistrat
 
 SHAPES = (*4 * ((2, 1, 1),), (3, 2, 2), (2, 2, 2), (3, 2, 1), (1, 1, 1))
 """Ensemble, write quorum, ack quorum."""
-LOSSES_SHARE = 0.25
+LOSSES_SHARE = 0.12
 """Of the runs, in which operators accept losses."""
 RUN_S_MAX = 240.0
 QUIET_S = 40.0

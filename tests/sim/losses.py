@@ -24,7 +24,7 @@ from bkctl.storage.errors import BkctlError
 from tests.sim.oracle import ACCEPTING, Oracle
 from tests.sim.watched_cluster import ROOT, ProcessStore, WatchedCluster
 
-READ_AHEAD_ENTRIES = 20
+READ_AHEAD_ENTRIES = 8
 Start = Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
 Replace = Callable[[Collection[str], bool], Coroutine[None, None, None]]
 """Makes a command that recovers (dead) or drains (alive) these bookies."""
@@ -60,7 +60,7 @@ class Losses:
         if not is_early:
             await self._bring_back(returning, source.uniform(0.0, 5.0))
         others = [each for each in bookie_ids if each not in lost]
-        for number in range(source.randint(1, 3)):
+        for number in range(source.randint(1, 2)):
             leaving = source.choice(others if number == 0 or source.random() < 0.6 else bookie_ids)
             await replace((leaving,), source.random() < 0.6)
             if returning and source.random() < 0.4:
@@ -145,8 +145,7 @@ class Losses:
         live = (await ports.registrations.snapshot()).live
         given_up = await read_given_up(RecoveryNotes(store, ROOT))
         checker = LedgerChecker(ports, live, self._config, given_up=given_up)
-        for ledger_id in [*self._oracle.ledgers]:
-            check = await checker.check(ledger_id)
-            if check.is_clean and not check.is_deleted:
+        for ledger_id, metadata in [*self._oracle.ledgers.items()]:
+            if metadata.is_closed and (await checker.check(ledger_id)).is_clean:
                 self._oracle.check_readable(ledger_id, live)
         await store.close()

@@ -263,7 +263,7 @@ class Oracle:
             metadata = self.ledgers.get(ledger_id)
             if metadata is None:
                 continue
-            for bookie_id in sorted(_needed(metadata)):
+            for bookie_id in sorted(_needed(metadata) - self._given_up(ledger_id)):
                 if self.gone_since_s.get(bookie_id, cleared_s) < cleared_s:
                     self.violate(
                         f"{actor} cleared the mark of ledger {ledger_id} at {cleared_s:.3f}, which names {bookie_id}, "
