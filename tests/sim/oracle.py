@@ -211,8 +211,10 @@ class Oracle:
                 self.violate(f"ledger {ledger_id} is called whole without entry {entry_id}")
 
     def acknowledge(self, ledger_id: int, entry_id: int) -> None:
-        """A writer was told that the entry is stored."""
+        """A writer was told that the entry is stored, perhaps after its only bookie was given up."""
         self.acknowledged.setdefault(ledger_id, set()).add(entry_id)
+        if self._given_up(ledger_id) and self.ledgers[ledger_id].is_closed:
+            self._accept("writer", ledger_id)
         self.check_ledger(ledger_id)
 
     def named_by(self, bookie_id: str, among: Collection[int] | None = None) -> list[int]:
