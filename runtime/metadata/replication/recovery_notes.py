@@ -34,6 +34,7 @@ from bkctl.runtime.metadata.store import (
     MetadataStore,
     SetNode,
     Versioned,
+    children_of,
     decode_node,
     find_node,
 )
@@ -319,13 +320,15 @@ class NoteDirectory(Generic[NoteT]):
         self._kind = kind
 
     async def keys(self, on_change: Callable[[], None] | None = None) -> list[str]:
-        """Keys of all notes; ``on_change`` as in ``MetadataStore.children``. One operation, two if there is none."""
-        while True:
+        """Keys of all notes; ``on_change`` as in ``MetadataStore.exists``: when a note comes or goes. One operation,
+        with ``on_change`` two if there is none."""
+        names = None if on_change is not None else await children_of(self._store, self.path)
+        while names is None:
             try:
-                return [urllib.parse.unquote(name) for name in await self._store.children(self.path, on_change)]
+                names = await self._store.children(self.path, on_change)
             except NoNodeError:
-                if on_change is None or await self._store.exists(self.path, on_change) is None:
-                    return []
+                names = [] if await self._store.exists(self.path, on_change) is None else None
+        return [urllib.parse.unquote(name) for name in names]
 
     async def ledger_ids(self, on_change: Callable[[], None] | None = None) -> set[int]:
         """The keys as ledger ids, without those that are none."""
