@@ -21,7 +21,7 @@ import functools
 import logging
 import operator
 import urllib.parse
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 from typing import Generic, TypeVar
 
@@ -29,15 +29,7 @@ import msgspec
 
 from bkctl.runtime.errors import BadVersionError, MetadataFormatError, NodeExistsError, NoNodeError
 from bkctl.runtime.metadata.pipeline import each_of, pipelined
-from bkctl.runtime.metadata.store import (
-    ANY_VERSION,
-    MetadataStore,
-    SetNode,
-    Versioned,
-    children_of,
-    decode_node,
-    find_node,
-)
+from bkctl.runtime.metadata.store import ANY_VERSION, MetadataStore, Versioned, children_of, decode_node, find_node
 from bkctl.storage.json_text import JsonTextError, decode_json
 
 logger = logging.getLogger(__name__)
@@ -319,20 +311,13 @@ class NoteDirectory(Generic[NoteT]):
         self.path = f"{notes_path(root)}/{name}"
         self._kind = kind
 
-    async def keys(self, on_change: Callable[[], None] | None = None) -> list[str]:
-        """Keys of all notes; ``on_change`` as in ``MetadataStore.exists``: when a note comes or goes. One operation,
-        with ``on_change`` two if there is none."""
-        names = None if on_change is not None else await children_of(self._store, self.path)
-        while names is None:
-            try:
-                names = await self._store.children(self.path, on_change)
-            except NoNodeError:
-                names = [] if await self._store.exists(self.path, on_change) is None else None
-        return [urllib.parse.unquote(name) for name in names]
+    async def keys(self) -> list[str]:
+        """Keys of all notes. One operation."""
+        return [urllib.parse.unquote(name) for name in await children_of(self._store, self.path)]
 
-    async def ledger_ids(self, on_change: Callable[[], None] | None = None) -> set[int]:
-        """The keys as ledger ids, without those that are none."""
-        return {int(key) for key in await self.keys(on_change) if key.isascii() and key.isdecimal()}
+    async def ledger_ids(self) -> set[int]:
+        """The keys as ledger ids, without those that are none. One operation."""
+        return {int(key) for key in await self.keys() if key.isascii() and key.isdecimal()}
 
     async def count(self) -> int:
         """Number of notes. One operation, however many there are."""
@@ -380,10 +365,6 @@ class NoteDirectory(Generic[NoteT]):
         except (BadVersionError, NoNodeError):
             return False
         return True
-
-    def replacement(self, key: str, note: NoteT, expected_version: int) -> SetNode:
-        """The same in a transaction."""
-        return SetNode(self.path_of(key), msgspec.json.encode(note), expected_version)
 
     async def add(self, key: str, note: NoteT) -> bool:
         """Write a note; False if there is one, which stays. One operation."""

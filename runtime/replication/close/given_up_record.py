@@ -48,7 +48,7 @@ class GivenUpRecord:
         since = {each: await self.registrations.member_since(each) for each in sorted(bookie_ids)}
         noted = await self._note(ledger_id, since)
         closed = msgspec.structs.replace(noted.value, closed_without=tuple(since), lost=ranges_of(lost))
-        return self.notes.replacement(str(ledger_id), closed, noted.version)
+        return SetNode(self.notes.path_of(str(ledger_id)), msgspec.json.encode(closed), noted.version)
 
     async def forget(self, ledger_id: int) -> None:
         """The ledger could not be closed."""

@@ -8,9 +8,9 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from bkctl.runtime.errors import BadVersionError
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, NoteDirectory
-from bkctl.runtime.metadata.store import CheckNode, DeleteNode, NodeWrite, Versioned
+from bkctl.runtime.errors import BadVersionError, NoNodeError
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
+from bkctl.runtime.metadata.store import CheckNode, DeleteNode, MetadataStore, NodeWrite, SetNode, Versioned
 from bkctl.runtime.replication.judge.fragments import EntryRange, in_and_out_of, lost_entries
 
 _RANGES_MAX = 1000
@@ -19,9 +19,10 @@ _RANGES_MAX = 1000
 class LossNotes:
     """The notes of one cluster."""
 
-    def __init__(self, notes: NoteDirectory[GivenUpNote]) -> None:
-        self._notes = notes
-        self._ids: Collection[int] = ()
+    def __init__(self, store: MetadataStore, root: str) -> None:
+        self._store = store
+        self._notes = RecoveryNotes(store, root).given_up
+        self._keys: Collection[str] = ()
         self._is_watched = False
         """Whether the store will report the next new note, and has reported none since the list was read."""
         self._listing = asyncio.Lock()
@@ -35,7 +36,7 @@ class LossNotes:
         async with self._listing:
             if not self._is_watched:
                 await self._list()
-        if ledger_id not in self._ids:
+        if str(ledger_id) not in self._keys:
             return None
         found = await self._notes.find_or_problem(str(ledger_id))
         return found if isinstance(found, Versioned) else None
@@ -48,20 +49,25 @@ class LossNotes:
             is_changed = True
             self._is_watched = False
 
-        self._ids = await self._notes.ledger_ids(note_change)
-        self._is_watched = not is_changed
+        keys = None
+        while keys is None:
+            try:
+                keys = await self._store.children(self._notes.path, note_change)
+            except NoNodeError:
+                keys = [] if await self._store.exists(self._notes.path, note_change) is None else None
+        self._keys, self._is_watched = frozenset(keys), not is_changed
 
     def ending(
         self, ledger_id: int, note: Versioned[GivenUpNote], present: Sequence[EntryRange], bookie_ids: Collection[str]
     ) -> NodeWrite:
         """Ends the acceptance of the ``present`` entries, and of what these bookies have, in a transaction that needs
         the rest of the note as it is."""
-        rest, key = _without(note.value, present, bookie_ids), str(ledger_id)
+        rest, path = _without(note.value, present, bookie_ids), self._notes.path_of(str(ledger_id))
         if rest == note.value:
-            return CheckNode(self._notes.path_of(key), note.version)
+            return CheckNode(path, note.version)
         if not rest.member_since and not rest.lost:
-            return DeleteNode(self._notes.path_of(key), note.version)
-        return self._notes.replacement(key, rest, note.version)
+            return DeleteNode(path, note.version)
+        return SetNode(path, msgspec.json.encode(rest), note.version)
 
     async def end(self, ledger_id: int, note: Versioned[GivenUpNote], present: Sequence[EntryRange]) -> None:
         """End it now; BadVersionError if the note has changed."""

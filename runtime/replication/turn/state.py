@@ -13,7 +13,7 @@ from bkctl.runtime.errors import ConflictError
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
 from bkctl.runtime.metadata.outage import MetadataOutage, OutageWait
 from bkctl.runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.placement.rules import BrokenRule
 from bkctl.runtime.replication.config import CopyPace, OpenLedgers, Policy
@@ -156,7 +156,7 @@ class TurnTools:
             frozenset(avoided),
         )
         self.pacer = SharedPacer(clock)
-        self.loss_notes = LossNotes(RecoveryNotes(locks.store, ports.ledgers.root).given_up)
+        self.loss_notes = LossNotes(locks.store, ports.ledgers.root)
         self.set_pace(policy.pace)
         self._copies = CopyReader(ports, config, self.live_bookies.__contains__)
         self.copying = CopyTools(ports, self._copies, config, self.pacer, self._count_copied, self._note_verified)
