@@ -289,6 +289,8 @@ class Decommission:
             await hooks.clear_marks()
         for bookie_id, version in plan.cookie_versions.items():
             if version is None:
+                if await self._cookies.find(bookie_id) is not None:
+                    return f"bookie {bookie_id} got a cookie in the meantime: repeat the command"
                 continue
             if (refusal := await self._delete_cookie(plan, bookie_id, version, hooks)) is not None:
                 return refusal
