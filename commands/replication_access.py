@@ -210,7 +210,6 @@ async def replication_access(
         partial(report_outage, context.console),
         partial(leaving_bookies, session.store, session.root),
         open_database=temporary_database,
-        given_up=given_up,
     )
     accepted: dict[int, GivenUpLedger] = {}
     if given_up:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import aclosing
+import dataclasses
+from collections.abc import Collection, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -14,26 +14,27 @@ from bkctl.commands.safety.gate import Change
 from bkctl.commands.safety.state_directory import user_name
 from bkctl.commands.session import Session
 from bkctl.runtime.client import LedgerClient
+from bkctl.runtime.client.ports import ClientPorts, credentials_of
 from bkctl.runtime.errors import RefusedError
 from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger
-from bkctl.runtime.metadata.pipeline import each_of, pipelined
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
-from bkctl.runtime.metadata.store import Versioned
+from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
+from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.replication.close.accepted_loss import AcceptedLoss, LossClose
+from bkctl.runtime.replication.close.given_up_record import GivenUpRecord
 from bkctl.runtime.replication.close.ledger_closer import LossConsent
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.judge.closability import why_not_closable
-from bkctl.runtime.replication.judge.fragments import EntryRange, format_ranges
-from bkctl.runtime.replication.survey.loss_proof import why_not_given_up
+from bkctl.runtime.replication.judge.fragments import format_ranges
+from bkctl.runtime.replication.survey.loss_proof import last_entry_on, why_not_given_up
+from bkctl.runtime.replication.survey.unregistered import find_serving
+from bkctl.storage.ids import INVALID_ENTRY_ID
 from bkctl.storage.words import counted, enumerated, first_lines
 
 LostBookies = Annotated[
     list[str] | None,
     typer.Option("--accept-loss", metavar="ID", help="A lost bookie to give up; repeatable"),
 ]
-_NOTES_IN_FLIGHT_MAX = 64
-_LOST_RANGES_MAX = 1000
-"""Of a note: a check finds more as lost."""
+_ASK_TIMEOUT_S = 1.5
 LOSS_TABLE = Table(
     "Given up",
     Column("ledger_id", "LEDGER", is_right=True),
@@ -60,6 +61,22 @@ def require_lost(ledgers: Sequence[StoredLedger], lost: Collection[str], live: C
     if ledgers and members.isdisjoint(lost):
         names = ", ".join(sorted(lost))
         raise RefusedError(f"nothing was changed: {names}: in the last segment of none of these ledgers")
+
+
+async def require_silent(
+    session: Session, ports: ClientPorts, lost: Collection[str], ledger_ids: Sequence[int]
+) -> None:
+    """RefusedError if one of the lost bookies serves, though it is not registered, and may have entries of a ledger."""
+    asked = session.bookies(timeout_max_s=_ASK_TIMEOUT_S)
+    for bookie_id in sorted(await find_serving(asked, lost, _ASK_TIMEOUT_S)):
+        for ledger_id in ledger_ids:
+            metadata = (await ports.ledgers.read(ledger_id)).value
+            direct = dataclasses.replace(ports, bookies=asked)
+            if await last_entry_on(direct, bookie_id, credentials_of(ledger_id, metadata)) != INVALID_ENTRY_ID:
+                raise RefusedError(
+                    f"nothing was changed: bookie {bookie_id} is not registered, but it serves and may have entries of "
+                    f"ledger {ledger_id}; bkctl bookie state {bookie_id} says why"
+                )
 
 
 async def loss_sentences(
@@ -93,38 +110,16 @@ async def loss_sentences(
     return first_lines(sentences)
 
 
-async def note_given_up(
-    session: Session, bookies_of: Mapping[int, Sequence[str]], lost: Sequence[EntryRange] = ()
-) -> None:
-    """Note that this operator accepts the loss of what these bookies have of ledgers, next to what was given up
-    before. ``lost``: entries of each that have no copy."""
-    ranges = tuple((each.first_entry_id, each.last_entry_id) for each in lost[:_LOST_RANGES_MAX])
+def given_up_record(session: Session) -> GivenUpRecord:
+    """What this operator gives up."""
     notes = RecoveryNotes(session.store, session.root).given_up
-    bookie_ids = frozenset().union(*bookies_of.values())
-    since = {each: await session.registrations.member_since(each) for each in sorted(bookie_ids)}
-
-    async def put(ledger_id: int) -> None:
-        before = await notes.find_or_problem(str(ledger_id))
-        known = before.value if isinstance(before, Versioned) else GivenUpNote(written_ms=0, member_since={})
-        member_since = known.member_since | {each: since[each] for each in bookies_of[ledger_id]}
-        note = GivenUpNote(
-            written_ms=session.now_ms, member_since=member_since, user=user_name(), lost=ranges or known.lost
-        )
-        await notes.put(str(ledger_id), note)
-
-    async with aclosing(pipelined(each_of(bookies_of), put, _NOTES_IN_FLIGHT_MAX)) as written:
-        async for _ in written:
-            pass
+    return GivenUpRecord(notes, session.registrations, LoopClock(), user_name())
 
 
 async def loss_consent(
     client: LedgerClient, session: Session, config: ReplicationConfig, lost: frozenset[str], change: Change
 ) -> LossConsent:
     """The consent that the operator gave by confirming the plan of ``change``."""
-    notes = RecoveryNotes(session.store, session.root).given_up
-
-    async def note(ledger_id: int, bookie_ids: Sequence[str], lost: Sequence[EntryRange]) -> None:
-        await note_given_up(session, {ledger_id: bookie_ids}, lost)
 
     async def keep(ledger_id: int) -> None:
         path = client.ports.ledgers.path(ledger_id)
@@ -132,11 +127,8 @@ async def loss_consent(
         change.require_lock()
         change.trash.keep("close", path, node)
 
-    async def forget(ledger_id: int) -> None:
-        await notes.remove(str(ledger_id))
-
     closing: LossClose = LossClose(client.ports, config, lost)
-    return LossConsent(lost, closing, await session.locks(), keep, note, forget)
+    return LossConsent(lost, closing, await session.locks(), keep, given_up_record(session))
 
 
 def loss_row(ledger_id: int, loss: AcceptedLoss) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from bkctl.commands.ledger.accepted_loss import (
     loss_consent,
     loss_sentences,
     parse_lost,
+    require_silent,
 )
 from bkctl.commands.ledger.close_end import CloseReport, ClosingLedgers
 from bkctl.commands.ledger.named import IdsFromFile, LedgerIds, owner_sentences, read_ledgers
@@ -80,6 +81,7 @@ async def close(
         losses = []
         if lost:
             losses = await loss_sentences(client, context.settings.replication, found, lost, registered.live)
+            await require_silent(session, client.ports, lost, [each.ledger_id for each in found])
         plan = _plan(session, found, registered, report, grace_s, losses, lost, refusing)
         if context.settings.is_dry_run and found and not lost:
             plan = msgspec.structs.replace(plan, refusal=_refusal(found, registered.live, refusing))

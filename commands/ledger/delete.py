@@ -12,7 +12,7 @@ import typer
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext, Effect
 from bkctl.commands.errors import InvalidArgumentError, Outcome
-from bkctl.commands.ledger.accepted_loss import LostBookies, parse_lost
+from bkctl.commands.ledger.accepted_loss import LostBookies, parse_lost, require_silent
 from bkctl.commands.ledger.changing import FAILURE_TABLE, Tally, change_ledgers, outcome_of
 from bkctl.commands.ledger.named import IdsFromFile, LedgerIds, owner_sentences, read_ledgers
 from bkctl.commands.ledger.rows import owner_text, state_name
@@ -78,6 +78,8 @@ async def delete(
         _require_deletable(found, is_unreadable_allowed=unreadable, is_open_allowed=force_open)
         forced = [int(item["ledger_id"]) for item in found if item["state"] in _UNCLOSED]
         searches = await require_empty(client, forced, lost)
+        if lost:
+            await require_silent(session, client.ports, lost, [*searches])
         plan = _plan(
             session, found, gone, [sentence_of(*each) for each in searches.items()], lost, is_forced=force_open
         )

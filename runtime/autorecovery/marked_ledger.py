@@ -16,7 +16,7 @@ from bkctl.runtime.autorecovery.metadata_check import placement_moves
 from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError
 from bkctl.runtime.ledger.metadata import LedgerMetadata, Segment
 from bkctl.runtime.metadata.bookies.registration import Registrations
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
+from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from bkctl.runtime.metadata.replication.recovery_status import read_given_up
 from bkctl.runtime.metadata.replication.work import PickedLedger
 from bkctl.runtime.metadata.store import Versioned
@@ -139,22 +139,17 @@ class MarkedLedgerRepair:
         )
         failures = await self._carry_out(task)
         if any(each.reason is FailureReason.LOST for each in failures):
-            note = await self.tools.notes.given_up.find_or_problem(str(self._ledger_id))
-            if isinstance(note, Versioned):
-                failures = await self._without_accepted(task, failures, note.value)
+            failures = await self._without_accepted(failures)
         for failure in failures:
             if failure.reason is FailureReason.OPEN and earlier_segment != last_segment:
                 self._outcome.open_segment = last_segment
             else:
                 self._note(failure, stored.value)
 
-    async def _without_accepted(
-        self, task: LedgerTask, failures: list[LedgerFailure], note: GivenUpNote
-    ) -> list[LedgerFailure]:
-        """Without losses that an operator accepted: what is left of the ledger is copied, or nothing is."""
-        if note.lost:
-            failures = await self._carry_out(msgspec.structs.replace(task, stored=None, given_up=note))
-        given_up = {self._ledger_id: note}
+    async def _without_accepted(self, failures: list[LedgerFailure]) -> list[LedgerFailure]:
+        """Without losses that an operator accepted with bookies that the ledger still names."""
+        note = await self.tools.notes.given_up.find_or_problem(str(self._ledger_id))
+        given_up = {self._ledger_id: note.value} if isinstance(note, Versioned) else {}
         accepted = await judge_given_up(self._ports.ledgers, given_up, self._registrations.live)
         return [each for each in failures if situation_of(each, accepted) is not Left.ACCEPTED]
 

@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 from bkctl.runtime.errors import BadVersionError, ConflictError, MetadataUnavailableError
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
-from bkctl.runtime.metadata.store import CheckNode, Versioned
+from bkctl.runtime.metadata.store import NodeWrite, Versioned
 from bkctl.runtime.ports import Clock
 
 T = TypeVar("T")
@@ -42,12 +42,12 @@ class LedgerRecord:
         self,
         ledgers: LedgerStore,
         ledger_id: int,
-        checks_for: Callable[[LedgerMetadata], Sequence[CheckNode]] = lambda _: (),
+        others_for: Callable[[LedgerMetadata], Sequence[NodeWrite]] = lambda _: (),
     ) -> None:
-        """``checks_for``: what must be true for a value when it is written."""
+        """``others_for``: what is checked or written in the transaction that writes a value."""
         self._ledgers = ledgers
         self._ledger_id = ledger_id
-        self._checks_for = checks_for
+        self._others_for = others_for
 
     @property
     def name(self) -> str:
@@ -60,7 +60,7 @@ class LedgerRecord:
 
     async def write(self, value: LedgerMetadata, expected_version: int) -> Versioned[LedgerMetadata]:
         """Replace the metadata; BadVersionError, LedgerNotFoundError, the errors of a check with its path."""
-        return await self._ledgers.write(self._ledger_id, value, expected_version, *self._checks_for(value))
+        return await self._ledgers.write(self._ledger_id, value, expected_version, *self._others_for(value))
 
 
 class LocalCopy(Generic[T]):

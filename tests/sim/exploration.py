@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from typing import Any, NamedTuple
 
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig
@@ -31,11 +31,14 @@ from bkctl.storage.errors import BkctlError
 from tests.runtime.client.fakes import credentials, payload
 from tests.runtime.replication.samples import ledger
 from tests.sim.loop import VirtualClock
+from tests.sim.losses import Losses
 from tests.sim.oracle import Oracle
 from tests.sim.watched_cluster import ROOT, Blind, BlindRecovery, BlindRegistrations, ProcessStore, WatchedCluster
 
 SHAPES = (*4 * ((2, 1, 1),), (3, 2, 2), (2, 2, 2), (3, 2, 1), (1, 1, 1))
 """Ensemble, write quorum, ack quorum."""
+LOSSES_SHARE = 0.12
+"""Of the runs, in which operators accept losses."""
 RUN_S_MAX = 240.0
 QUIET_S = 40.0
 CONFIG = ReplicationConfig(
@@ -87,6 +90,8 @@ class Exploration:
         self._plan = random.Random(seed)
         self.oracle = Oracle()
         self.finished: list[str] = []
+        self._loss_plan = random.Random(f"losses {seed}")
+        self._has_losses = self._loss_plan.random() < LOSSES_SHARE
         self._tasks: list[asyncio.Task[Any]] = []
 
     async def run(self) -> Outcome:
@@ -123,6 +128,10 @@ class Exploration:
         self._lost = self._lose_a_bookie() if has_workers else None
         orders = self._orders()
         commands = [self._start(self._command(number, order)) for number, order in enumerate(orders)]
+        losses = Losses(self._cluster, self.oracle, self._loss_plan, CONFIG)
+        if self._has_losses:
+            ids = [each for each in self._ids if each != self._lost]
+            commands.append(self._start(losses.run(ids, self._start, self._replace)))
         if plan.random() < 0.4:
             self._start(self._writer())
         if has_workers:
@@ -138,6 +147,8 @@ class Exploration:
         if self.oracle.violation is None and has_workers:
             await asyncio.wait((violated,), timeout=QUIET_S)
             self.oracle.check_marks()
+        if self.oracle.violation is None and self._has_losses:
+            await losses.check_whole()
         for task in self._tasks:
             if task.done() and not task.cancelled() and not isinstance(task.exception(), BkctlError | None):
                 self.oracle.violate(f"unexpected error: {task.exception()!r}")
@@ -163,7 +174,7 @@ class Exploration:
         starts = [0] if plan.random() < 0.6 else [0, plan.randint(1, 3)]
         last_entry_id = starts[-1] + plan.randint(1, 4)
         segments: dict[int, Sequence[str]] = {start: plan.sample(self._ids, size) for start in starts}
-        is_open = plan.random() < 0.1
+        is_open = plan.random() < (0.6 if self._has_losses else 0.1)
         metadata = ledger(segments, write_quorum, ack_quorum, last_entry_id=last_entry_id, length=100)
         if is_open:
             metadata = ledger(segments, write_quorum, ack_quorum, state=LedgerState.OPEN)
@@ -264,6 +275,11 @@ class Exploration:
                 return
             self.oracle.note(actor, f"leaves something: {work.result()}")
             await self._clock.sleep(self._plan.uniform(0.0, 5.0))
+
+    async def _replace(self, bookie_ids: Collection[str], is_dead: bool) -> None:
+        kind = self._loss_plan.choice(("recover", "decommission") if is_dead else ("drain", "decommission"))
+        policy = self._loss_plan.choice(tuple(OpenLedgers))
+        await self._command(len(self.finished), _Order(kind, tuple(bookie_ids), is_dead, 0.0, None, policy))
 
     async def _attempt(self, actor: str, store: ProcessStore, order: _Order) -> str | None:
         """None: the command reports success. Otherwise the reason."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 from collections.abc import Collection
 
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.metadata_format import decode_ledger_metadata
 from bkctl.runtime.ledger.write_set import write_set
-from bkctl.runtime.replication.judge.fragments import segment_entries
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
+from bkctl.runtime.replication.judge.fragments import stored_count
+from bkctl.storage.json_text import decode_json
 from tests.sim.watched_cluster import PATHS, WatchedCluster, metadata_summary
 
 MARK_GRACE_S = 20.0
@@ -21,6 +24,13 @@ LOOK_S_MAX = 25.0
 SCAN_S_MAX = 10.0
 """Longest time from the beginning of the last scan of a command to its report."""
 
+ACCEPTING = "accept-loss"
+"""How the processes are named that accept losses."""
+
+RETURN_S_MAX = 10.0
+"""Longest time from the return of a bookie until a process that accepts its loss notices it."""
+
+_GIVEN_UP = RecoveryNotes(None, PATHS.root).given_up  # type: ignore[arg-type]
 _LEDGER = re.compile(re.escape(PATHS.root) + r"/(\d\d)/(\d{4})/L(\d{4})")
 
 
@@ -30,6 +40,8 @@ class Oracle:
     def __init__(self) -> None:
         self.cluster: WatchedCluster
         self.acknowledged: dict[int, set[int]] = {}
+        self.accepted: dict[int, set[int]] = {}
+        """Acknowledged entries that an operator gave up, and that no bookie of their write sets has since."""
         self.ledgers: dict[int, LedgerMetadata] = {}
         self.decommissioned: set[str] = set()
         """Bookies whose decommission reported success: their data is gone."""
@@ -76,6 +88,9 @@ class Oracle:
             self._on_bookie(actor, path, data)
         elif path.startswith(PATHS.under_replicated_ledgers + "/") and "/urL" in path:
             self._on_mark(actor, int(path.rpartition("/urL")[2]), data)
+        elif path.startswith(_GIVEN_UP.path + "/"):
+            self.note(actor, f"note {path.rpartition('/')[2]}: {data!r}")
+            self._check_note(int(path.rpartition("/")[2]))
 
     def _on_ledger(self, actor: str, ledger_id: int, data: bytes | None) -> None:
         if data is None:
@@ -85,8 +100,13 @@ class Oracle:
         before, metadata = self.ledgers.get(ledger_id), decode_ledger_metadata(data)
         self.ledgers[ledger_id] = metadata
         self.note(actor, f"writes ledger {ledger_id}: {metadata_summary(metadata)}")
+        if actor.startswith(ACCEPTING) and metadata.is_closed:
+            self._accept(actor, ledger_id)
         self.check_ledger(ledger_id)
+        self._check_note(ledger_id)
         new = metadata.bookies() - (frozenset() if before is None else before.bookies())
+        if before is not None and before.is_closed and (given_up := sorted(new & self._given_up(ledger_id))):
+            self.violate(f"ledger {ledger_id} now names {given_up[0]}, whose loss is still accepted")
         for bookie_id in new:
             self._named[ledger_id, bookie_id] = actor, self.now_s()
         named = sorted(self.decommissioned.intersection(new))
@@ -131,20 +151,70 @@ class Oracle:
         metadata = self.ledgers.get(ledger_id)
         if metadata is None:
             return
-        for entry_id in sorted(self.acknowledged.get(ledger_id, ())):
+        accepted = self.accepted.setdefault(ledger_id, set())
+        accepted -= {each for each in accepted if self._holders(ledger_id, each)}
+        for entry_id in sorted(self.acknowledged.get(ledger_id, set()) - accepted):
             if metadata.is_closed and entry_id > metadata.last_entry_id:
                 self.violate(f"ledger {ledger_id}: it ends before the acknowledged entry {entry_id}")
                 return
-            ensemble = metadata.segment_of(entry_id).ensemble
-            indexes = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size)
-            members = [ensemble[index] for index in indexes]
-            if not self.cluster.holders(ledger_id, entry_id, members):
+            if not self._holders(ledger_id, entry_id):
+                members = _write_set(metadata, entry_id)
                 self.violate(f"ledger {ledger_id}: no copy of the acknowledged entry {entry_id} on {members}")
                 return
 
+    def _holders(self, ledger_id: int, entry_id: int) -> list[str]:
+        """The bookies of its write set that have an entry, which is not after the end."""
+        metadata = self.ledgers[ledger_id]
+        if metadata.is_closed and entry_id > metadata.last_entry_id:
+            return []
+        return self.cluster.holders(ledger_id, entry_id, _write_set(metadata, entry_id))
+
+    def _accept(self, actor: str, ledger_id: int) -> None:
+        """The loss of what the write sets do not have is accepted, if no other bookie that serves has it."""
+        for entry_id in self.acknowledged.get(ledger_id, set()) - self.accepted.setdefault(ledger_id, set()):
+            if self._holders(ledger_id, entry_id):
+                continue
+            self.accepted[ledger_id].add(entry_id)
+            long_ago_s = self.now_s() - RETURN_S_MAX
+            serving = [
+                each
+                for each, bookie in self.cluster.bookies.items()
+                if bookie.is_up and each not in self.gone_since_s and self._registered_s.get(each, 0.0) < long_ago_s
+            ]
+            if holders := self.cluster.holders(ledger_id, entry_id, serving):
+                self.violate(f"{actor} accepts the loss of ledger {ledger_id}, entry {entry_id}, which {holders} have")
+
+    def _check_note(self, ledger_id: int) -> None:
+        """No bookie of its write set has an entry that the note of an accepted loss excuses."""
+        node, metadata = self.cluster.server.nodes.get(_GIVEN_UP.path_of(str(ledger_id))), self.ledgers.get(ledger_id)
+        if node is None or metadata is None:
+            return
+        note = decode_json(node.data, GivenUpNote)
+        for entry_id in itertools.chain.from_iterable(range(first, last + 1) for first, last in note.lost):
+            if not set(note.closed_without).isdisjoint(metadata.last_segment.ensemble):
+                continue
+            if holders := self._holders(ledger_id, entry_id):
+                self.violate(f"ledger {ledger_id}: the loss of entry {entry_id} is accepted, which {holders} have")
+
+    def _given_up(self, ledger_id: int) -> set[str]:
+        """The bookies that were given up with what they have of a ledger. If one is back, that ends when an auditor
+        sees it, or with the copies that it gets."""
+        node = self.cluster.server.nodes.get(_GIVEN_UP.path_of(str(ledger_id)))
+        return set() if node is None else {*decode_json(node.data, GivenUpNote).member_since}
+
+    def check_readable(self, ledger_id: int, live: Collection[str]) -> None:
+        """A bookie that is live has each acknowledged entry, as a check says, but for accepted losses."""
+        self.checks += 1
+        for entry_id in self.acknowledged.get(ledger_id, set()) - self.accepted.get(ledger_id, set()):
+            holders = self._holders(ledger_id, entry_id)
+            if set(live).isdisjoint(holders) and not self._given_up(ledger_id).issuperset(holders):
+                self.violate(f"ledger {ledger_id} is called whole without entry {entry_id}")
+
     def acknowledge(self, ledger_id: int, entry_id: int) -> None:
-        """A writer was told that the entry is stored."""
+        """A writer was told that the entry is stored, perhaps after its only bookie was given up."""
         self.acknowledged.setdefault(ledger_id, set()).add(entry_id)
+        if self._given_up(ledger_id) and self.ledgers[ledger_id].is_closed:
+            self._accept("writer", ledger_id)
         self.check_ledger(ledger_id)
 
     def named_by(self, bookie_id: str, among: Collection[int] | None = None) -> list[int]:
@@ -195,7 +265,7 @@ class Oracle:
             metadata = self.ledgers.get(ledger_id)
             if metadata is None:
                 continue
-            for bookie_id in sorted(_needed(metadata)):
+            for bookie_id in sorted(_needed(metadata) - self._given_up(ledger_id)):
                 if self.gone_since_s.get(bookie_id, cleared_s) < cleared_s:
                     self.violate(
                         f"{actor} cleared the mark of ledger {ledger_id} at {cleared_s:.3f}, which names {bookie_id}, "
@@ -203,12 +273,11 @@ class Oracle:
                     )
 
 
+def _write_set(metadata: LedgerMetadata, entry_id: int) -> list[str]:
+    ensemble = metadata.segment_of(entry_id).ensemble
+    return [ensemble[index] for index in write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size)]
+
+
 def _needed(metadata: LedgerMetadata) -> set[str]:
-    """Members of complete segments with entries."""
-    count = len(metadata.segments) - (0 if metadata.is_closed else 1)
-    return {
-        bookie_id
-        for index in range(count)
-        if segment_entries(metadata, index).last_entry_id >= segment_entries(metadata, index).first_entry_id
-        for bookie_id in metadata.segments[index].ensemble
-    }
+    """Members that should have entries of complete segments."""
+    return {bookie_id for bookie_id in metadata.bookies() if stored_count(metadata, bookie_id)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable
 from typing import Any, TypeAlias
 
 from bkctl.runtime.client.ports import ClientPorts, SuspectBookies
@@ -19,7 +19,6 @@ from bkctl.runtime.metadata.cluster.root import init_cluster
 from bkctl.runtime.metadata.ledgers.layout import LedgerTree
 from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
 from bkctl.runtime.ports import LacReply, ReadReply
 from bkctl.runtime.protocol.entry_list import EntryList
 from bkctl.runtime.protocol.status import Status
@@ -74,11 +73,11 @@ class RepairCluster:
         self.locks = ReplicationLocks(self.metadata_store, ROOT, "this-host")
         self.recovery = self.recovery_by(Policy(config=config))
 
-    def recovery_by(self, policy: Policy, given_up: Mapping[int, GivenUpNote] = {}) -> BookieRecovery:
+    def recovery_by(self, policy: Policy) -> BookieRecovery:
         """A recovery with these choices."""
         cookies = CookieStore(self.metadata_store, ROOT)
         parts = self.ports, cookies, self.locks, policy
-        return BookieRecovery(*parts, open_database=memory_database, given_up=given_up)
+        return BookieRecovery(*parts, open_database=memory_database)
 
     async def connect(self, link: ModelLink | None = None) -> ModelMetadataStore:
         """Another client of the same ZooKeeper."""

@@ -11,7 +11,7 @@ import pytest
 from bkctl.runtime.errors import ConflictError
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
 from bkctl.runtime.ledger.write_set import write_set
-from bkctl.runtime.metadata.bookies.cookies import CookieStore
+from bkctl.runtime.metadata.bookies.cookies import Cookie, CookieStore
 from bkctl.runtime.metadata.bookies.registration import BookieMode
 from bkctl.runtime.replication.config import OpenLedgers, Policy, ReplicationConfig
 from bkctl.runtime.replication.run.decommission import Decommission, DecommissionReport
@@ -273,5 +273,24 @@ def test_writers_have_time_to_leave_a_dead_bookie_unless_fencing_is_asked_for(po
                 OpenLedgers.FENCE: [LedgerState.CLOSED, LedgerState.CLOSED],
             }[policy]
         )
+
+    simulate(scenario)
+
+
+def test_a_cookie_that_was_made_meanwhile_is_no_success() -> None:
+    """The plan had none to delete: the bookie belongs to the cluster again."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b1", "b2", "b3")
+        await cluster.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=3, length=40))
+        cookies = CookieStore(cluster.metadata_store, ROOT)
+        await cluster.stop("b1")
+        await cookies.delete("b1", 0)
+        operation = Decommission(cluster.recovery, cookies, cluster.ports)
+        plan = await operation.plan(["b1"])
+        moved = await operation.move(plan, 0.0, DrainHooks())
+        await cookies.create(Cookie(bookie_id="b1", journal_directories=("/j",), ledger_directories=("/l",)))
+        report = await operation.finish(plan, moved, DrainHooks())
+        assert report.refusal == "bookie b1 got a cookie in the meantime: repeat the command"
 
     simulate(scenario)

@@ -10,7 +10,7 @@ import pytest
 from bkctl.runtime.ledger.metadata import LedgerState
 from bkctl.runtime.metadata.bookies.registration import BookieMode
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.config import CopyPace, OpenLedgers, Policy, ReplicationConfig, VerifyMode
 from bkctl.runtime.replication.copy.activity import LedgerActivity
@@ -64,12 +64,11 @@ def test_entries_of_a_lost_bookie_that_came_back_are_kept_though_their_loss_was_
         for bookie_id in ("b1", "b2", "b3"):
             for entry_id in (2, 3, 7):
                 cluster.copies[bookie_id].get(ledger_id, {}).pop(entry_id, None)
-        note = GivenUpNote(written_ms=1, member_since={"d1": 1}, lost=((2, 3), (7, 7)))
+        note = GivenUpNote(written_ms=1, member_since={"d1": 1}, closed_without=("d1",), lost=((2, 3), (7, 7)))
+        await RecoveryNotes(cluster.metadata_store, ROOT).given_up.put(str(ledger_id), note)
         if is_down:
             await cluster.stop(first)
-        recovery = cluster.recovery_by(cluster.recovery.policy, {ledger_id: note})
-        plan = await recovery.plan([first], unreachable=[first] if is_down else ())
-        report = await recovery.run(plan)
+        report = await cluster.recover(first, unreachable=[first] if is_down else ())
 
         lost_again = is_member and is_down
         assert report.is_complete is not lost_again, report.failures

@@ -603,7 +603,7 @@ def test_a_ledger_is_repaired_without_the_entries_that_were_accepted_as_lost(
             for entry_id in (2, 3, 7):
                 copies.get(ledger_id, {}).pop(entry_id, None)
         if is_accepted:
-            note = GivenUpNote(written_ms=1, member_since={"d1": 1}, lost=((2, 3), (7, 7)))
+            note = GivenUpNote(written_ms=1, member_since={"d1": 1}, closed_without=("d1",), lost=((2, 3), (7, 7)))
             await RecoveryNotes(cluster.metadata_store, ROOT).given_up.put(str(ledger_id), note)
         if missing == "b1":
             await cluster.stop("b1")

@@ -31,10 +31,11 @@ from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
 from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.store import CheckNode, NodeStat, NodeWrite
 from bkctl.runtime.ports import AddDone, BookieInfo, Clock, LacReply, ReadReply
+from bkctl.runtime.protocol.entry_list import EntryList
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.run.recovery import BookieRecovery, RecoveryReport
 from bkctl.storage.errors import BkctlError
-from tests.sim.bookies import BookieRequest, ModelBookies
+from tests.sim.bookies import BookieRequest, ModelBookies, entry_list
 from tests.sim.loop import VirtualClock
 from tests.sim.metadata_store import ModelConnection, ModelLink, ModelMetadataStore
 from tests.sim.zookeeper_model import ModelZooKeeper
@@ -340,7 +341,7 @@ class DiskBookies(ModelBookies):
         else:
             super()._later(call)
 
-    def _carry_out(self, request: BookieRequest) -> ReadReply | LacReply | Status:
+    def _carry_out(self, request: BookieRequest) -> ReadReply | LacReply | EntryList | Status:
         self._ledger_id = request.ledger_id
         bookie = self._cluster.bookies[request.bookie_id]
         if not bookie.is_up:
@@ -361,6 +362,8 @@ class DiskBookies(ModelBookies):
         entries = disk.entries.get(ledger_id)
         if not entries:
             return Status.NO_SUCH_LEDGER
+        if request.kind == "list":
+            return entry_list(entries)
         if request.kind == "read_lac":
             return LacReply(None, entries[max(entries)])
         body = entries.get(max(entries) if request.entry_id < 0 else request.entry_id)

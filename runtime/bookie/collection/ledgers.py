@@ -27,7 +27,8 @@ from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
 from bkctl.runtime.metadata.ledgers.listing import PartListing
 from bkctl.runtime.metadata.pipeline import each_of, pipelined
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
-from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
+from bkctl.runtime.metadata.store import MetadataStore, Versioned
 from bkctl.runtime.ports import Clock, Workers
 from bkctl.storage.engine.ledger_storage import LedgerStorage
 from bkctl.storage.errors import BkctlError
@@ -316,9 +317,10 @@ class OverreplicatedCollector:
     changes its ensembles. Its fence is kept (``bkctl.storage.engine.collected_ledgers``): a writer that does not know
     that the ledger is closed must not append here again.
 
-    The referenced bookies are not asked whether they have the ledger: the process that copied it has verified that. But
-    this copy could replace what they lost since. So no ledger in limbo is deleted, and the collector deletes no copies
-    at all while this bookie repairs a loss of its own, which may affect them too. Source: storage section 7.4.
+    The referenced bookies are not asked whether they have the ledger: the process that copied it has verified that, but
+    for what an operator gave up, of which the copy stays. It could also replace what they lost since. So no ledger in
+    limbo is deleted, and the collector deletes no copies at all while this bookie repairs a loss of its own, which may
+    affect them too. Source: storage section 7.4.
     """
 
     def __init__(
@@ -361,13 +363,20 @@ class OverreplicatedCollector:
             # Entries in the write cache: a client may be copying it to here without the lock, as Java's tools do.
             if mark is None or not mark.has_row or self._local.is_limbo(ledger_id) or mark.memtable_bytes is not None:
                 return False
-            if not await self._is_unnamed(ledgers, ledger_id):
+            if not await self._is_unnamed(ledgers, ledger_id) or await self._may_be_the_only_one(ledgers, ledger_id):
                 return False
             await self._guard.require_own_cluster()
             # Before the copy is deleted: without its row, only this record says that the ledger accepts no plain add.
             await self._local.keep_fence(ledger_id)
             is_sure = lock.is_held and session_id != 0 and self._store.session_id == session_id
             return is_sure and bool(self._local.delete({ledger_id: mark}))
+
+    async def _may_be_the_only_one(self, ledgers: LedgerStore, ledger_id: LedgerId) -> bool:
+        """Whether an operator gave up this bookie with what it has of a ledger, or entries that no member has."""
+        note = await RecoveryNotes(self._store, ledgers.root).given_up.find_or_problem(str(ledger_id))
+        if not isinstance(note, Versioned):
+            return note is not None
+        return bool(note.value.lost) or not note.value.member_since.keys().isdisjoint(self._own_ids)
 
     async def _is_unnamed(self, ledgers: LedgerStore, ledger_id: LedgerId) -> bool:
         """Whether a ledger is closed and this bookie is in none of its ensembles."""

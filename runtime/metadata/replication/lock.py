@@ -154,7 +154,7 @@ class ReplicationLocks:
 
     def __init__(self, store: MetadataStore, root: str, holder: str, *, unwatched_s: float = UNWATCHED_S) -> None:
         self._unwatched_s = unwatched_s
-        self._store = store
+        self.store = store
         self._paths = Paths(root)
         self._tree = UnderReplicationTree(store, root)
         self._payload = encode_lock(holder)
@@ -203,7 +203,7 @@ class ReplicationLocks:
         """Create the node of a lock; returns whether ``unchanged`` was true in the same transaction."""
         if unchanged is not None:
             with contextlib.suppress(BadVersionError, NoNodeError):  # or the directory of the locks is missing
-                await self._store.write_all([CreateNode(path, self._payload, is_ephemeral=True), unchanged])
+                await self.store.write_all([CreateNode(path, self._payload, is_ephemeral=True), unchanged])
                 return True
         await self._tree.create_node(path, self._payload, is_ephemeral=True)
         return False
@@ -213,10 +213,10 @@ class ReplicationLocks:
 
     def _watch(self, lock: ReplicationLock) -> None:
         path = self._paths.replication_lock(lock.ledger_id)
-        lock.watch_by(self._store.watch_node(path, functools.partial(self._note_node, lock)))
+        lock.watch_by(self.store.watch_node(path, functools.partial(self._note_node, lock)))
 
     def _note_node(self, lock: ReplicationLock, node: Node | None) -> None:
-        if not lock.is_held or (node is not None and node.stat.ephemeral_owner == self._store.session_id):
+        if not lock.is_held or (node is not None and node.stat.ephemeral_owner == self.store.session_id):
             return
         self._note_deleted(lock)
 
@@ -235,10 +235,10 @@ class ReplicationLocks:
                     return
                 ledger_id = next(iter(self._in_doubt))
                 path = self._paths.replication_lock(ledger_id)
-                stat = await self._store.exists(path)
-                if stat is not None and stat.ephemeral_owner and stat.ephemeral_owner == self._store.session_id:
+                stat = await self.store.exists(path)
+                if stat is not None and stat.ephemeral_owner and stat.ephemeral_owner == self.store.session_id:
                     with contextlib.suppress(NoNodeError):
-                        await self._store.delete(path)
+                        await self.store.delete(path)
                 self._in_doubt.pop(ledger_id, None)
 
     def release_later(self, lock: ReplicationLock) -> None:
@@ -258,7 +258,7 @@ class ReplicationLocks:
 
     async def read(self, ledger_id: int) -> HeldLock | None:
         """The lock as stored, of any holder; None when it is free."""
-        return await read_lock(self._store, self._paths.root, ledger_id)
+        return await read_lock(self.store, self._paths.root, ledger_id)
 
     async def close(self) -> None:
         """Release everything that is held."""
@@ -270,7 +270,7 @@ class ReplicationLocks:
         del self._held[ledger_id]
         sessions_lost_count = self._sessions_lost_count
         try:
-            await self._store.delete(self._paths.replication_lock(ledger_id))
+            await self.store.delete(self._paths.replication_lock(ledger_id))
         except NoNodeError:
             pass
         except (MetadataUnavailableError, asyncio.CancelledError) as error:
@@ -303,8 +303,8 @@ class ReplicationLocks:
 
     async def confirm(self, lock: ReplicationLock) -> None:
         """For ``ReplicationLock.confirm``."""
-        stat = await self._store.exists(self._paths.replication_lock(lock.ledger_id))
-        if stat is None or stat.ephemeral_owner != self._store.session_id:
+        stat = await self.store.exists(self._paths.replication_lock(lock.ledger_id))
+        if stat is None or stat.ephemeral_owner != self.store.session_id:
             self._forget(lock)
         elif lock.is_held:
             self._watch_later(lock)

@@ -65,13 +65,15 @@ class GivenUpNote(msgspec.Struct, frozen=True, kw_only=True):
 
     ``member_since``: when the cookie of each of them was created, in ms since 1970; None: it had none. With another
     cookie it is a new, empty bookie. ``user``: who accepted the loss; empty in notes of an older bkctl. ``lost``: the
-    first and the last entry of each range before its end of which no bookie had a copy when it was closed.
+    first and the last entry of each range before its end of which no bookie had a copy when it was closed
+    ``closed_without`` these bookies, nor got one since: a copy and the end of its acceptance are one transaction.
     """
 
     written_ms: int
     member_since: dict[str, int | None]
     user: str = ""
     lost: tuple[tuple[int, int], ...] = ()
+    closed_without: tuple[str, ...] = ()
 
 
 def bookies_given_up(note: GivenUpNote | None) -> Collection[str]:

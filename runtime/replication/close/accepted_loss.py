@@ -40,7 +40,7 @@ from bkctl.runtime.errors import (
 from bkctl.runtime.ledger.changes import to_closed, to_in_recovery
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
 from bkctl.runtime.ledger.write_set import write_set
-from bkctl.runtime.metadata.store import CheckNode, Versioned
+from bkctl.runtime.metadata.store import NodeWrite, Versioned
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.gaps import OutsideBookies
 from bkctl.runtime.replication.copy.limits import SharedPacer
@@ -90,8 +90,15 @@ class _MemberFailedError(Exception):
 class LossClose:
     """Closes ledgers of which only the ``lost`` bookies may have the end."""
 
-    def __init__(self, ports: ClientPorts, config: ReplicationConfig, lost: Collection[str]) -> None:
+    def __init__(
+        self,
+        ports: ClientPorts,
+        config: ReplicationConfig,
+        lost: Collection[str],
+        read_ahead_entries: int = READ_AHEAD_ENTRIES,
+    ) -> None:
         self._ports = ports
+        self._read_ahead = read_ahead_entries
         self._config = config
         self._lost = frozenset(lost)
 
@@ -116,12 +123,13 @@ class LossClose:
         self,
         ledger_id: int,
         stored: Versioned[LedgerMetadata],
-        before_close: Callable[[Sequence[EntryRange]], Awaitable[None]],
+        before_close: Callable[[Sequence[EntryRange]], Awaitable[NodeWrite]],
     ) -> tuple[Versioned[LedgerMetadata], AcceptedLoss | None]:
         """Close it; returns the closed metadata, and None if another process closed it.
 
-        ``before_close`` is called with the holes before the compare-and-set; its errors stop it. Raises BookieError if
-        a member does not answer, LedgerRecoveryError, NotEnoughBookiesError, LedgerNotFoundError, MetadataError.
+        ``before_close`` is called with the holes before the compare-and-set, which includes the write that it returns;
+        its errors stop it. Raises BookieError if a member does not answer, LedgerRecoveryError, NotEnoughBookiesError,
+        LedgerNotFoundError, MetadataError.
         """
         local = LocalCopy(stored)
         snapshot = await self._update(
@@ -136,7 +144,7 @@ class LossClose:
         if length is None:
             length = await self._length_before(ledger_id, snapshot, min(end, first_entry_id - 1))
         holes = found.holes.ranges()
-        await before_close(holes)
+        note = await before_close(holes)
         if (reason := await self._why_not_given_up(snapshot)) is not None:
             raise LedgerRecoveryError(ledger_id, f"{reason}; it stays in recovery: run bkctl ledger close {ledger_id}")
         segment = Segment(first_entry_id, found.ensemble)
@@ -146,7 +154,7 @@ class LossClose:
                 raise LedgerRecoveryError(ledger_id, "another process changed its state or last segment meanwhile")
             return to_closed(metadata, end, length, (*metadata.segments[:-1], segment))
 
-        closed = await self._update(ledger_id, local, lambda metadata: not metadata.is_closed, transform)
+        closed = await self._update(ledger_id, local, lambda metadata: not metadata.is_closed, transform, note)
         if (closed.last_entry_id, closed.last_segment) != (end, segment):
             return local.current, None
         loss = AcceptedLoss(
@@ -175,7 +183,8 @@ class LossClose:
             live = (await self._ports.registrations.snapshot()).live
             copies = CopyReader(self._ports, self._config, live.__contains__)
             tools = CopyTools(self._ports, copies, self._config, SharedPacer(self._ports.clock))
-            found = _SegmentCopy(tools, ledger_id, snapshot, ensemble, self._lost, [*kept], max(confirmed, told))
+            parts = (tools, ledger_id, snapshot, ensemble, self._lost, [*kept])
+            found = _SegmentCopy(*parts, known=max(confirmed, told), read_ahead=self._read_ahead)
             try:
                 await found.run()
             except _MemberFailedError as error:
@@ -280,14 +289,15 @@ class LossClose:
         local: LocalCopy[LedgerMetadata],
         is_needed: Callable[[LedgerMetadata], bool],
         transform: Callable[[LedgerMetadata], LedgerMetadata],
+        *others: NodeWrite,
     ) -> LedgerMetadata:
-        def checks_for(value: LedgerMetadata) -> list[CheckNode]:
+        def others_for(value: LedgerMetadata) -> list[NodeWrite]:
             new = sorted(value.bookies() - local.value.bookies())
-            return [check for bookie_id in new for check in self._ports.registrations.checks(bookie_id)]
+            return [*others, *(check for each in new for check in self._ports.registrations.checks(each))]
 
         try:
             return await update_record(
-                LedgerRecord(self._ports.ledgers, ledger_id, checks_for),
+                LedgerRecord(self._ports.ledgers, ledger_id, others_for),
                 local,
                 is_needed=is_needed,
                 transform=transform,
@@ -316,6 +326,7 @@ class _SegmentCopy:
     lost: frozenset[str]
     kept: Sequence[str]
     known: int
+    read_ahead: int
 
     def __post_init__(self) -> None:
         self._old = self.metadata.last_segment.ensemble
@@ -332,7 +343,7 @@ class _SegmentCopy:
         """Copy all entries; LedgerRecoveryError if a bookie that may have an entry gives no answer for it."""
         entry_id = self.metadata.last_segment.first_entry_id
         batch_size, largest_bytes, barren = _FIRST_BATCH, 0, 0
-        while (limit := min(self.known + READ_AHEAD_ENTRIES, ENTRY_ID_MAX)) >= entry_id:
+        while (limit := min(self.known + self.read_ahead, ENTRY_ID_MAX)) >= entry_id:
             entry_ids = range(entry_id, min(entry_id + batch_size - 1, limit) + 1)
             wanted = {each: self._members(each) for each in entry_ids}
             copies = await self.tools.copies.read_each(wanted, self._credentials)
@@ -349,7 +360,7 @@ class _SegmentCopy:
             await asyncio.gather(*(self._write(each, bodies) for each, bodies in missing.items()))
             entry_id = entry_ids[-1] + 1
             batch_size = batch_entries_max(largest_bytes)
-            if barren >= READ_AHEAD_ENTRIES and barren % READ_AHEAD_ENTRIES < len(entry_ids):
+            if barren >= self.read_ahead and barren % self.read_ahead < len(entry_ids):
                 entry_id = await self._after_gap(entry_id, barren)
 
     def note_holes_until(self, entry_id: int) -> None:

@@ -26,8 +26,9 @@ from bkctl.runtime.errors import (
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.metadata.pipeline import each_of, pipelined
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
-from bkctl.runtime.metadata.store import Versioned
+from bkctl.runtime.metadata.store import NodeWrite, Versioned
 from bkctl.runtime.replication.close.accepted_loss import AcceptedLoss, LossClose, bare_reason
+from bkctl.runtime.replication.close.given_up_record import GivenUpRecord
 from bkctl.runtime.replication.judge.closability import CloseFailure, why_not_closable, why_not_closed, why_refused
 from bkctl.runtime.replication.judge.fragments import EntryRange
 from bkctl.runtime.replication.survey.loss_proof import why_not_given_up
@@ -64,17 +65,15 @@ class CloseResult(NamedTuple):
 class LossConsent(NamedTuple):
     """The lost bookies that the operator gives up. ``keep``: saves the metadata of a ledger before it is changed.
 
-    ``note``: records the ledger, its lost bookies and its lost entries before it is closed, so that their return is
-    noticed, and no check asks for the entries;
-    ``forget`` removes that, if it could not be closed.
+    ``record``: notes a ledger before it is closed, so that the return of its lost bookies is noticed, and its lost
+    entries with the close, so that no check asks for them.
     """
 
     bookie_ids: frozenset[str]
     closing: LossClose
     locks: ReplicationLocks
     keep: Callable[[int], Awaitable[None]]
-    note: Callable[[int, Sequence[str], Sequence[EntryRange]], Awaitable[None]]
-    forget: Callable[[int], Awaitable[None]]
+    record: GivenUpRecord
 
 
 class LedgerCloser:
@@ -170,11 +169,11 @@ class LedgerCloser:
             await consent.keep(ledger_id)
             lost = consent.closing.lost_members(stored.value)
 
-            async def before_close(holes: Sequence[EntryRange]) -> None:
+            async def before_close(holes: Sequence[EntryRange]) -> NodeWrite:
                 self._before_each()
                 if not lock.is_held:
                     raise LedgerRecoveryError(ledger_id, "its replication lock was lost")
-                await consent.note(ledger_id, lost, holes)
+                return await consent.record.note_close(ledger_id, lost, holes)
 
             self._begin(ledger_id)
             try:
@@ -183,7 +182,7 @@ class LedgerCloser:
                 raise
             except (BookieError, LedgerError) as error:
                 if lock.is_held:
-                    await consent.forget(ledger_id)
+                    await consent.record.forget(ledger_id)
                 reason = f"{bare_reason(ledger_id, error)}; it stays in recovery"
                 return _failed(ledger_id, reason, "once that is corrected, run the same command again")
         if loss is None:

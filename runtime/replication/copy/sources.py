@@ -114,7 +114,7 @@ class SourceReader:
         states = {copy.state for copy in gap.copies.values()}
         if CopyState.UNREACHABLE in states:
             self._give_up_from(entries.first_entry_id)
-        is_missing = states <= {CopyState.MISSING}
+        is_missing = states == {CopyState.MISSING}
         for part in in_and_out_of((entries,), self._task.accepted if is_missing else ())[1]:
             count = stripe_count(part, index, *sizes)
             for copy in gap.copies.values():
@@ -214,7 +214,7 @@ class SourceReader:
             for bookie_id in sources:  # no other source: wait for those that did not answer
                 if found[bookie_id].state is CopyState.UNREACHABLE:
                     found[bookie_id] = await self._ask(bookie_id, entry_id)
-        is_missing = all(copy.state is CopyState.MISSING for copy in found.values())
+        is_missing = {copy.state for copy in found.values()} == {CopyState.MISSING}
         is_accepted = is_missing and is_in(entry_id, self._task.accepted)
         for copy in found.values():
             if copy.state is CopyState.UNREACHABLE:

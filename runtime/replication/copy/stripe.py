@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -33,6 +34,7 @@ from bkctl.runtime.replication.judge.fragments import (
     EntryRangeSet,
     batches,
     in_and_out_of,
+    is_in,
     merge_ranges,
     stripe,
 )
@@ -64,6 +66,7 @@ class StripeReplicator:
         self._target_failure: str | None = None
         self._is_target_refusing = False
         self._is_target_read_first = False
+        self._present = EntryRangeSet(ranges_max=sys.maxsize)
         self._unverified: deque[_BatchProgress] = deque()
         """Batches up to the last one that was started, from the first one that is not verified."""
 
@@ -88,6 +91,7 @@ class StripeReplicator:
             reason=reader.reason,
             is_refused=reader.is_refused if self._target_failure is None else self._is_target_refusing,
             defects=reader.defects(),
+            present=self._present.ranges(),
         )
 
     async def _may_have_corrupt_copies(self) -> bool:
@@ -125,6 +129,8 @@ class StripeReplicator:
         size_bytes = len(entry_ids) * (self._reader.entry_bytes + REQUEST_COST_BYTES)
         async with self._tools.copies.windows.memory.lease(size_bytes) as memory:
             is_copied = entry_ids[-1] <= self._task.copied_until
+            left_out = frozenset[int]()
+            every = entry_ids
             if is_copied or self._is_target_read_first:
                 bad = await self._bad_on_target(entry_ids)
                 entry_ids = bad if is_copied else entry_ids
@@ -134,10 +140,16 @@ class StripeReplicator:
                     return  # after an entry without a good copy, the rest is only read for the report, and not copied
                 bytes_read = sum(map(len, found.values()))
                 memory.resize(bytes_read + len(entry_ids) * REQUEST_COST_BYTES)
-                await self._add(list(found.items()))
-                self._bytes_copied += bytes_read
-                self._tools.on_copied(len(entry_ids), bytes_read)
-                await self._verify(found)
+                if found:
+                    await self._add(list(found.items()))
+                    self._bytes_copied += bytes_read
+                    self._tools.on_copied(len(found), bytes_read)
+                    await self._verify(found)
+                left_out = frozenset(entry_ids).difference(found)
+        if self._task.lost:
+            for entry_id in every:
+                if entry_id not in left_out and is_in(entry_id, self._task.lost):
+                    self._present.add(entry_id)
         progress.is_verified = True
         self._note_verified()
 

@@ -91,7 +91,8 @@ class StripeTask(msgspec.Struct, frozen=True):
     written to it again. ``unreachable`` and ``copied_until`` do not count then.
 
     ``outside``: live bookies that are not in the ensemble. They are asked only for entries that no member can give.
-    ``accepted``: entries that may be on no bookie (``accepted_entries``).
+    ``lost``: entries that no bookie had when the ledger was closed (``lost_entries``), and those of them that may still
+    be on none: ``accepted`` (``accepted_entries``).
     """
 
     credentials: LedgerCredentials
@@ -103,6 +104,7 @@ class StripeTask(msgspec.Struct, frozen=True):
     copied_until: int = -1
     bad: tuple[EntryRange, ...] = ()
     outside: tuple[str, ...] = ()
+    lost: tuple[EntryRange, ...] = ()
     accepted: tuple[EntryRange, ...] = ()
 
     @property
@@ -131,6 +133,8 @@ class StripeOutcome(msgspec.Struct, frozen=True, kw_only=True):
     the first of these entries, and the answers for it. ``is_refused``: because the target, or each source that did not
     answer, does not accept this client.
 
+    ``present``: those of ``StripeTask.lost`` that the target has now.
+
     With ``StripeTask.bad``, ``entries`` and ``bytes_copied`` are copies that were written and are good now. ``left``:
     copies that stay bad, by reason. ``must_move``: entries with a bad record that must not be written over, as the
     target does not run bkctl (H18); ``must_move_count`` also counts those that are too many to list.
@@ -144,6 +148,7 @@ class StripeOutcome(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     is_refused: bool = False
     defects: tuple[SourceDefect, ...] = ()
+    present: tuple[EntryRange, ...] = ()
     left: tuple[LedgerFailure, ...] = ()
     must_move: tuple[EntryRange, ...] = ()
     must_move_count: int = 0

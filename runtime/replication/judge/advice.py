@@ -336,7 +336,7 @@ def these_bookies(bookie_ids: Sequence[str], singular: str, plural: str) -> str:
 
 # --- losses that an operator accepted --------------------------------------------------------------------------------
 # They are information everywhere, and no advice says to start the bookies that were given up. If one is back, that is a
-# warning: its garbage collection will delete what it has.
+# warning: the garbage collection of a Java bookie will delete what it has.
 
 
 class AcceptedLosses(msgspec.Struct, frozen=True, kw_only=True):
@@ -412,7 +412,7 @@ def is_back(bookie_id: str, ledger_ids: Sequence[int | str], total: int = 0) -> 
     number = max(total, len(ledger_ids))
     which = f"{counted(number, 'ledger')}: {listed(ledger_ids, total=number)}"
     sentence = f"bookie {bookie_id} is back, which was given up for {which}; it may have entries that the others do not"
-    sentence += " have, and its garbage collection will delete them: save them now, then "
+    sentence += " have, and the garbage collection of a Java bookie will delete them: save them now, then "
     sentence += f"bkctl ledger delete {' '.join(map(str, ledger_ids[:SHOWN_MAX]))} or bkctl decommission {bookie_id} "
     sentence += "ends this"
     command = save_command(ledger_ids[0], f"--from-bookie {bookie_id}")

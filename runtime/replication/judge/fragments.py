@@ -116,14 +116,19 @@ def batches(entry_ids: Iterator[int], count_max: Callable[[], int]) -> Iterator[
         yield batch
 
 
+def lost_entries(note: GivenUpNote) -> tuple[EntryRange, ...]:
+    """The entries that no bookie had when their ledger was closed, nor got since."""
+    return tuple(EntryRange(*each) for each in note.lost)
+
+
 def accepted_entries(note: GivenUpNote | None, metadata: LedgerMetadata) -> tuple[EntryRange, ...]:
     """The entries of a closed ledger whose loss an operator accepted, so that none of its bookies need have them.
 
-    None, if their segment names one of the lost bookies again: it came back, perhaps with these entries.
+    None, if their segment names a bookie again that it was closed without: it came back, perhaps with these entries.
     """
-    if note is None or not note.lost or not note.member_since.keys().isdisjoint(metadata.last_segment.ensemble):
+    if note is None or not set(note.closed_without).isdisjoint(metadata.last_segment.ensemble):
         return ()
-    return tuple(EntryRange(*each) for each in note.lost)
+    return lost_entries(note)
 
 
 def is_in(entry_id: int, ranges: Iterable[EntryRange]) -> bool:

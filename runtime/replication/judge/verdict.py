@@ -193,7 +193,7 @@ def judge_rows(rows: Iterable[WriteSetRow], live_bookies: Container[str], note: 
     found = judge_ledger(rows, live_bookies, bookies_given_up(note))
     if note is None or not note.lost or found.replication is not ReplicationState.REPLICATED:
         return found
-    if any(not note.member_since.keys().isdisjoint(row.write_set.write_set) for row in found.rows):
+    if any(not set(note.closed_without).isdisjoint(row.write_set.write_set) for row in found.rows):
         return found  # one of the lost bookies is back, perhaps with these entries
     return msgspec.structs.replace(found, replication=ReplicationState.GIVEN_UP)
 

@@ -285,19 +285,42 @@ class Decommission:
             await self._recovery.require_down(plan.bookie_ids)
         except RefusedError as error:
             return f"{error}{plan.cookie_remark}"
-        if unproven := await self._unproven(plan.bookie_ids, accepted):
-            return f"no longer proven lost: {listed_reasons(unproven)}{plan.cookie_remark}"
+        if (refusal := await self._accept_losses(plan, hooks, accepted)) is not None:
+            return refusal + plan.cookie_remark
         if hooks.clear_marks is not None:
             await hooks.clear_marks()
-        if accepted and hooks.note_losses is not None:
-            await hooks.note_losses(accepted)
         for bookie_id, version in plan.cookie_versions.items():
             if version is None:
+                if await self._cookies.find(bookie_id) is not None:
+                    return f"bookie {bookie_id} got a cookie in the meantime: repeat the command"
                 continue
             if (refusal := await self._delete_cookie(plan, bookie_id, version, hooks)) is not None:
                 return refusal
             if bookie_id in self._own_deletes:
                 deleted.append(bookie_id)
+        return None
+
+    async def _accept_losses(self, plan: DecommissionPlan, hooks: DrainHooks, accepted: Sequence[int]) -> str | None:
+        """Prove and note them under their replication locks: another process may be copying what is to be proven lost.
+        A sentence if one is not proven."""
+        async with contextlib.AsyncExitStack() as held:
+            locks = []
+            for ledger_id in accepted:
+                lock = await self._recovery.locks.acquire(ledger_id)
+                if lock is None:
+                    return f"ledger {ledger_id}: another process holds its replication lock: repeat the command later"
+                locks.append(await held.enter_async_context(lock))
+            if unproven := await self._unproven(plan.bookie_ids, accepted):
+                return f"no longer proven lost: {listed_reasons(unproven)}"
+            named: dict[int, frozenset[str]] = {}
+            for ledger_id in accepted:
+                with contextlib.suppress(LedgerNotFoundError):
+                    members = (await self._ports.ledgers.read(ledger_id)).value.bookies()
+                    named[ledger_id] = members.intersection(plan.bookie_ids)
+            if not all(lock.is_held for lock in locks):
+                return "a replication lock was lost: repeat the command"
+            if named and hooks.note_losses is not None:
+                await hooks.note_losses(named)
         return None
 
     async def _restore_cookies(self, refusal: str) -> str:

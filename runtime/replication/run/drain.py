@@ -9,7 +9,7 @@ read-only. The end is a scan of all ledgers that finds no reference.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -123,7 +123,7 @@ class DrainHooks(msgspec.Struct, frozen=True, kw_only=True):
 
     ``job``: see ``RecoveryJob``. ``clear_marks``: once no ledger references the bookies. ``keep_cookie``: with each
     cookie, before it is deleted; if it raises RefusedError, the cookie stays. ``note_losses``: with ledgers of which
-    the accepted loss is proven.
+    the accepted loss is proven, and those of the bookies that each names.
     """
 
     on_progress: Callable[[RecoveryProgress], None] | None = None
@@ -132,7 +132,7 @@ class DrainHooks(msgspec.Struct, frozen=True, kw_only=True):
     job: RecoveryJob | None = None
     clear_marks: Callable[[], Awaitable[None]] | None = None
     keep_cookie: Callable[[str, Node], None] = lambda *_: None
-    note_losses: Callable[[Collection[int]], Awaitable[None]] | None = None
+    note_losses: Callable[[Mapping[int, Collection[str]]], Awaitable[None]] | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

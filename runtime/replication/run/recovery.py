@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -18,7 +17,6 @@ from bkctl.runtime.errors import SILENCE, BookieError, RefusedError
 from bkctl.runtime.metadata.bookies.cookies import CookieStore
 from bkctl.runtime.metadata.outage import MetadataOutage, OutageWait
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
 from bkctl.runtime.placement.rules import PlacementRule
 from bkctl.runtime.replication.config import Policy, VerifyMode
 from bkctl.runtime.replication.copy.reader import reason_of
@@ -164,20 +162,18 @@ class BookieRecovery:
         find_leaving: Callable[[], Awaitable[frozenset[str]]] | None = None,
         *,
         open_database: OpenDatabase,
-        given_up: Mapping[int, GivenUpNote] = MappingProxyType({}),
     ) -> None:
         """``on_outage`` is called when the metadata store stops answering and the run waits, and when it continues.
 
         ``find_leaving``: the bookies that other operations empty now, which are a last resort as targets.
 
-        ``open_database`` is called for each plan. ``given_up``: accepted losses; what no bookie has of them is left.
+        ``open_database`` is called for each plan.
         """
         self._ports = ports
-        self._locks = locks
+        self.locks = locks
         self.policy = policy
         self._on_outage = on_outage
         self._find_leaving = find_leaving
-        self._given_up = given_up
         self.outage = OutageWait(
             ports.registrations.snapshot, ports.clock, policy.config.metadata_outage_max_s, on_outage
         )
@@ -311,7 +307,7 @@ class BookieRecovery:
         tally = RecoveryTally(self.policy.config.verify)
         tools = TurnTools(
             self._ports,
-            self._locks,
+            self.locks,
             self.policy,
             known=plan.targets,
             only_targets=plan.targets if plan.is_restricted else (),
@@ -337,7 +333,6 @@ class BookieRecovery:
                 stored=plan.scanned_metadata.pop(ledger.ledger_id, None),
                 bytes_to_copy=ledger.bytes_to_copy or 0,
                 is_drain=plan.is_drain,
-                given_up=self._given_up.get(ledger.ledger_id),
             )
 
         for ledger in plan.ledgers:

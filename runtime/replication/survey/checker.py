@@ -12,7 +12,7 @@ import functools
 import math
 import operator
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Container, Iterable, Mapping
 from contextlib import suppress
 from types import MappingProxyType
 from typing import NamedTuple, Protocol, TypeVar
@@ -92,9 +92,11 @@ class CheckWork(LedgerActivity):
         self.bytes_planned = bytes_to_check(metadata, scope)
         self.bytes_read = 0
 
-    def is_excused(self, entry_id: int, row: Sequence[Copy]) -> bool:
-        """Whether no copy of an entry is there whose loss was accepted."""
-        return is_in(entry_id, self.accepted) and all(copy.state is CopyState.MISSING for copy in row)
+    def excused(self, copies: Iterable[Copy]) -> tuple[EntryRange, ...]:
+        """The entries that may be missing if these are the copies: no bookie that should have them may have one."""
+        if not self.accepted or self.scope.bookie_ids is not None:
+            return ()
+        return self.accepted if {copy.state for copy in copies} == {CopyState.MISSING} else ()
 
     @property
     def row_bytes(self) -> int:
@@ -341,7 +343,7 @@ class LedgerChecker:
             add = tally.add if is_confirmed else tally.add_if_found
             for entry_id, each_wanted in batch.wanted.items():
                 row = [found[entry_id][each] for each in each_wanted]
-                if row and not work.is_excused(entry_id, row):
+                if row and not is_in(entry_id, work.excused(row)):
                     add(entry_id, compared_copies(row))
 
         def count_max() -> int:
@@ -359,7 +361,7 @@ class LedgerChecker:
             if rest.count:
                 gap = await gaps.at(rest, bookie_ids, earlier_copies, run)
                 if is_confirmed:
-                    ranges = in_and_out_of(scope.within(gap.entries), work.accepted)[1]
+                    ranges = in_and_out_of(scope.within(gap.entries), work.excused(gap.copies.values()))[1]
                     tally.add_gap(metadata, ensemble, ranges, gap.copies, is_guessed=gap.is_guessed)
                 else:
                     tally.add_gap_if_found(scope.within(gap.entries), gap.copies)

@@ -69,7 +69,7 @@ class LiveBookies:
 
         Reads nothing while no change was reported: the store reports one before it answers anything later.
         """
-        if not self._is_watched:
+        if not self._is_watched or self._reading.locked():
             async with self._reading:
                 if not self._is_watched:
                     await self._update()

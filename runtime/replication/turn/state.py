@@ -25,6 +25,7 @@ from bkctl.runtime.replication.judge.fragments import EntryRange, Fragment, frag
 from bkctl.runtime.replication.judge.ledger_result import LedgerFailure, SourceDefect
 from bkctl.runtime.replication.plan.store import JobRange, RecoveryJob
 from bkctl.runtime.replication.turn.bookies import LiveBookies, TargetChooser
+from bkctl.runtime.replication.turn.loss_notes import LossNotes
 
 ZOOKEEPER = "ZooKeeper"
 RANGE_INTERVAL_NS = 5 * 10**9
@@ -44,7 +45,6 @@ class LedgerTask(msgspec.Struct, frozen=True, kw_only=True):
     ``stored``: metadata that was read before, used if its version is still stored. ``bytes_to_copy``: an estimate, for
     the progress of the run. ``is_drain``: the leaving bookies
     serve, so a writer moves on with its next add. ``is_data_first``, ``must_improve``: see ``CopyNeed``.
-    ``given_up``: of a loss that an operator accepted.
     """
 
     ledger_id: int
@@ -58,7 +58,6 @@ class LedgerTask(msgspec.Struct, frozen=True, kw_only=True):
     is_drain: bool = False
     is_data_first: bool = False
     must_improve: bool = False
-    given_up: GivenUpNote | None = None
 
     def fragments(self, metadata: LedgerMetadata) -> list[Fragment]:
         """The segments that reference a leaving bookie, in their order."""
@@ -99,6 +98,8 @@ class Move(NamedTuple):
     """A verified copy of the stripe of a position on its new bookie.
 
     ``member_since``: when the target's cookie was created, before the copy began. ``copied_ns``: when it was verified.
+    ``note_version``: of the note of an accepted loss, None without one. ``present``: entries that were lost by it, and
+    that the target has.
     """
 
     target: str
@@ -107,6 +108,8 @@ class Move(NamedTuple):
     entries: int
     bytes_copied: int
     broken_rules: tuple[BrokenRule, ...] = ()
+    note_version: int | None = None
+    present: tuple[EntryRange, ...] = ()
 
 
 class FoundFailure(NamedTuple):
@@ -153,6 +156,7 @@ class TurnTools:
             frozenset(avoided),
         )
         self.pacer = SharedPacer(clock)
+        self.loss_notes = LossNotes(locks.store, ports.ledgers.root)
         self.set_pace(policy.pace)
         self._copies = CopyReader(ports, config, self.live_bookies.__contains__)
         self.copying = CopyTools(ports, self._copies, config, self.pacer, self._count_copied, self._note_verified)
@@ -243,6 +247,13 @@ class TurnState:
     bad_left: list[LedgerFailure] = dataclasses.field(default_factory=list)
     """Bad copies that stay where they are."""
     bad_stripes: dict[StripePosition, BadStripe] = dataclasses.field(default_factory=dict)
+    loss_note: Versioned[GivenUpNote] | None = None
+    """Of a loss that an operator accepted, as it is under the lock."""
+
+    @property
+    def note_version(self) -> int | None:
+        """Its version."""
+        return None if self.loss_note is None else self.loss_note.version
 
     def fail(self, metadata: LedgerMetadata, position: StripePosition, failure: LedgerFailure) -> None:
         """Record why a position stays as it is."""

@@ -5,6 +5,7 @@ A move is an ensemble index of a segment, and its target.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import TypeAlias
 
@@ -12,7 +13,7 @@ import msgspec
 
 from bkctl.runtime.client.ports import credentials_of
 from bkctl.runtime.client.recovery import LedgerRecovery
-from bkctl.runtime.errors import LedgerNotFoundError, MetadataUnavailableError, NoNodeError
+from bkctl.runtime.errors import BadVersionError, LedgerNotFoundError, MetadataUnavailableError, NoNodeError
 from bkctl.runtime.ledger.changes import replace_in_segment, to_in_recovery
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.ledger.write_set import write_set
@@ -31,6 +32,7 @@ from bkctl.runtime.replication.judge.fragments import (
     accepted_entries,
     fragments_naming,
     in_and_out_of,
+    lost_entries,
     merge_ranges,
     stripe_count,
 )
@@ -135,6 +137,10 @@ async def rewrite(turn: TurnState, metadata: LedgerMetadata) -> None:
     turn.bad_left.clear()
     turn.bad_stripes.clear()
     live = (await turn.tools.live_bookies.refresh()).live
+    if turn.loss_note is not None:
+        written = merge_ranges(itertools.chain.from_iterable(turn.task.bad.values()))
+        await turn.tools.loss_notes.end(turn.task.ledger_id, turn.loss_note, written)
+        turn.loss_note = await turn.tools.loss_notes.find(turn.task.ledger_id)
     for bookie_id, entries in turn.task.bad.items():
         for fragment in fragments_naming(metadata, (bookie_id,)):
             inside, _ = in_and_out_of(entries, (fragment.entries,))
@@ -185,7 +191,8 @@ async def prepare(turn: TurnState, metadata: LedgerMetadata) -> tuple[NewMembers
                 continue
             copied = turn.moves.get(position)
             unfit = {*fragment.ensemble, *taken.values(), *turn.unusable}
-            if copied is None or copied.target in unfit or not await _is_still_member(turn, copied):
+            is_outdated = copied is None or copied.target in unfit or copied.note_version != turn.note_version
+            if copied is None or is_outdated or not await _is_still_member(turn, copied):
                 if change and turn.tools.ports.clock.monotonic_ns() - oldest_ns > COMMIT_AFTER_NS:
                     return change, False
                 copied = await _copy(turn, metadata, fragment, index, taken)
@@ -216,10 +223,11 @@ async def switch_metadata(
         metadata = replace_in_segment(metadata, first_entry_id, replacements)
     targets = sorted({target for replacements in change.values() for target in replacements.values()})
     checks = {check: target for target in targets for check in turn.tools.ports.registrations.checks(target)}
+    note = _note_write(turn, change)
 
     async def write(*others: NodeWrite) -> Versioned[LedgerMetadata]:
         ledgers = turn.tools.ports.ledgers
-        return await ledgers.write(turn.task.ledger_id, metadata, stored.version, *others, *checks)
+        return await ledgers.write(turn.task.ledger_id, metadata, stored.version, *others, *checks, *note)
 
     try:
         return await (turn.lock.release_in(write) if is_released else write())
@@ -227,7 +235,21 @@ async def switch_metadata(
         for check, target in checks.items():
             if check.path == error.path:
                 raise TargetGoneError(target) from error
+        if any(each.path == error.path for each in note):
+            raise BadVersionError(str(error), error.path) from error
         raise LockLostError from error
+
+
+def _note_write(turn: TurnState, change: NewMembers) -> tuple[NodeWrite, ...]:
+    """Ends the acceptance of the loss of new members and their entries, and requires that of entries that none has."""
+    if turn.loss_note is None:
+        return ()
+    moves = [turn.moves[StripePosition(first, index)] for first, indexes in change.items() for index in indexes]
+    if any(each.note_version != turn.note_version for each in moves):
+        raise BadVersionError("the note of an accepted loss was read after a copy was made")
+    present = merge_ranges(entries for each in moves for entries in each.present)
+    targets = [each.target for each in moves]
+    return (turn.tools.loss_notes.ending(turn.task.ledger_id, turn.loss_note, present, targets),)
 
 
 async def _is_still_member(turn: TurnState, copied: Move) -> bool:
@@ -255,6 +277,7 @@ async def _copy(
             turn.fail(metadata, position, without_copy or _without_target(turn, fragment, found))
             return None
         target = found.bookies[0]
+        note = None if turn.loss_note is None else turn.loss_note.value
         credentials = credentials_of(turn.task.ledger_id, metadata)
         copied_until = begun.last_entry_id if begun is not None and begun.target == target else -1
         stripe_task = StripeTask(
@@ -266,7 +289,8 @@ async def _copy(
             turn.task.unreachable,
             copied_until,
             outside=await _outside(turn, fragment),
-            accepted=accepted_entries(turn.task.given_up, metadata),
+            lost=() if note is None else lost_entries(note),
+            accepted=accepted_entries(note, metadata),
         )
         try:
             since = await turn.tools.live_bookies.member_since(target)
@@ -279,7 +303,8 @@ async def _copy(
         turn.defects.extend(outcome.defects)
         if outcome.is_complete:
             now_ns = turn.tools.ports.clock.monotonic_ns()
-            copied = Move(target, since, now_ns, outcome.entries, outcome.bytes_copied, found.broken)
+            done = outcome.entries, outcome.bytes_copied, found.broken, turn.note_version, outcome.present
+            copied = Move(target, since, now_ns, *done)
             turn.moves[position] = copied
             return copied
         if outcome.target_failure is None:

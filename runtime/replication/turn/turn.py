@@ -197,6 +197,7 @@ async def _pass(turn: TurnState) -> LedgerResult | None:
     await turn.tools.live_bookies.refresh()
     versioned = await read_closed(turn)
     metadata = versioned.value
+    turn.loss_note = await turn.tools.loss_notes.find(turn.task.ledger_id)
     if not turn.is_rewritten:
         await rewrite(turn, metadata)
     change, is_all = await prepare(turn, metadata)

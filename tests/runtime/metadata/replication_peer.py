@@ -86,7 +86,7 @@ async def pick_any(work: ReplicationWork, source: random.Random | None = None) -
 
 
 async def holder_of(locks: ReplicationLocks, ledger_id: int) -> str | None:
-    lock = await read_lock(locks._store, locks._paths.root, ledger_id)
+    lock = await read_lock(locks.store, locks._paths.root, ledger_id)
     if lock is not None and lock.problem is not None:
         raise lock.problem
     return None if lock is None else lock.holder

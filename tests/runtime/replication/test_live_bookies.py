@@ -25,6 +25,27 @@ class ListedInTurn(RegistrationClient):
         return Registrations(writable=self.lists.pop(0) if len(self.lists) > 1 else self.lists[0], read_only=())
 
 
+class ReadSlowly(ListedInTurn):
+    """Keeps what is to be called after a change."""
+
+    on_change: Callable[[], None] | None = None
+
+    async def snapshot(self, on_change: Callable[[], None] | None = None) -> Registrations:
+        self.on_change = on_change
+        await asyncio.sleep(0.01)
+        return await super().snapshot()
+
+
+async def test_all_who_ask_for_the_latest_list_wait_for_it(fleet: Fleet) -> None:
+    registration = ReadSlowly(fleet, ("b1",), ("b2",))
+    live = LiveBookies(registration, fleet.client.ports.clock)
+    assert (await live.latest()).writable == ("b1",)
+    assert registration.on_change is not None
+    registration.on_change()
+    found = await asyncio.gather(live.latest(), live.latest())
+    assert [each.writable for each in found] == [("b2",), ("b2",)]
+
+
 @pytest.mark.parametrize(
     "after",
     [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 import pytest
 
@@ -11,9 +11,11 @@ from bkctl.commands.ledger.accepted_loss import loss_row
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.metadata.bookies.registration import BookieMode
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
+from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
+from bkctl.runtime.metadata.store import SetNode
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.close.accepted_loss import LossClose
+from bkctl.runtime.replication.close.given_up_record import GivenUpRecord
 from bkctl.runtime.replication.close.ledger_closer import CloseOutcome, CloseResult, LedgerCloser, LossConsent
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.judge.fragments import EntryRange
@@ -35,29 +37,26 @@ async def give_up(
     *lost: str,
     before_fence: Hook = nothing,
     before_close: Hook = nothing,
+    after_note: Hook = nothing,
     config: ReplicationConfig | None = None,
 ) -> CloseResult:
     async def keep(_: int) -> None:
         await before_fence()
 
-    async def note(noted_id: int, bookie_ids: Sequence[str], lost: Sequence[EntryRange]) -> None:
-        await before_close()
-        since = {each: await cluster.ports.registrations.member_since(each) for each in bookie_ids}
-        ranges = tuple((each.first_entry_id, each.last_entry_id) for each in lost)
-        await notes.put(str(noted_id), GivenUpNote(written_ms=1, member_since=since, lost=ranges))
-
-    async def forget(noted_id: int) -> None:
-        await notes.remove(str(noted_id))
+    class Record(GivenUpRecord):
+        async def note_close(self, ledger_id: int, bookie_ids: Collection[str], lost: Sequence[EntryRange]) -> SetNode:
+            await before_close()
+            noted = await super().note_close(ledger_id, bookie_ids, lost)
+            await after_note()
+            return noted
 
     notes = RecoveryNotes(cluster.store, ROOT).given_up
-
     consent = LossConsent(
         frozenset(lost),
         LossClose(cluster.ports, config or ReplicationConfig(), lost),
         ReplicationLocks(cluster.store, ROOT, "this host"),
         keep,
-        note,
-        forget,
+        Record(notes, cluster.ports.registrations, cluster.ports.clock, "ops"),
     )
     closer = LedgerCloser(cluster.ports, consent=consent)
     [result] = [each async for each in closer.close_all([ledger_id], grace_s=0, in_parallel=1)]
@@ -313,6 +312,35 @@ def test_a_lost_bookie_that_returns_during_the_copies_is_not_given_up() -> None:
         [closed] = [each async for each in LedgerCloser(cluster.ports).close_all([ledger_id], grace_s=0, in_parallel=1)]
         assert closed.outcome is CloseOutcome.CLOSED
         assert (await cluster.metadata(ledger_id)).last_entry_id == 5, "the entries of the lost one are found"
+
+    simulate(scenario)
+
+
+def test_only_a_close_that_is_done_accepts_the_loss_of_entries() -> None:
+    """After one that was cut off, another process may close the ledger with all entries: the lost bookies are back."""
+
+    async def scenario(cluster: LedgerCluster) -> None:
+        ledger_id, other = await stuck(cluster), await cluster.create(three())
+        await cluster.fill(other, [0])
+        for each in (ledger_id, other):
+            await cluster.fill(each, [6])
+            await cluster.fill(each, [5], without=["b1"])
+        notes = RecoveryNotes(cluster.store, ROOT).given_up
+
+        async def cut_off() -> None:
+            raise asyncio.CancelledError
+
+        with pytest.raises(asyncio.CancelledError):
+            await give_up(cluster, ledger_id, "b2", "b3", after_note=cut_off)
+        left = await notes.find(str(ledger_id))
+        assert left is not None
+        assert left.value.member_since.keys() == {"b2", "b3"}
+        assert (left.value.closed_without, left.value.lost) == ((), ())
+
+        assert (await give_up(cluster, other, "b2", "b3")).outcome is CloseOutcome.CLOSED
+        done = await notes.find(str(other))
+        assert done is not None
+        assert (done.value.closed_without, done.value.lost) == (("b2", "b3"), ((1, 5),))
 
     simulate(scenario)
 

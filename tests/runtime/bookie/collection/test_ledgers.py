@@ -27,6 +27,7 @@ from bkctl.runtime.metadata.ledgers.layout import LedgerTree
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
 from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
 from bkctl.runtime.metadata.store import ANY_VERSION, MetadataStore
 from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
@@ -412,6 +413,21 @@ async def test_copies_that_the_metadata_does_not_name_go(bookie: Bookie, other_s
     assert bookie.local_ids() == {20, 23, 24, 25}
     assert bookie.metrics.ledgers_overreplicated_count == 2
     assert await other_store.children(f"{bookie.root}/underreplication/locks") == []
+
+
+async def test_copies_that_may_be_the_only_ones_of_an_accepted_loss_stay(bookie: Bookie) -> None:
+    """This bookie was given up and is back; or the ledger misses entries, which any bookie may have."""
+    bookie.store_locally(21, 22, 23)
+    await bookie.create(21, 22, 23, metadata=to_closed(FOREIGN, 0, 10))
+    notes = RecoveryNotes(bookie.overreplicated._store, bookie.root).given_up
+    await notes.put("21", GivenUpNote(written_ms=1, member_since={OWN_ID: 1}))
+    await notes.put("22", GivenUpNote(written_ms=1, member_since={"b9:3181": 1}, lost=((0, 0),)))
+    await notes.put("23", GivenUpNote(written_ms=1, member_since={"b9:3181": 1}))
+    assert await bookie.overreplicated.collect(bookie.ledgers) == 1
+    assert bookie.local_ids() == {21, 22}
+    await notes.remove("21")
+    assert await bookie.overreplicated.collect(bookie.ledgers) == 1
+    assert bookie.local_ids() == {22}
 
 
 async def test_a_copy_that_is_named_by_the_time_its_lock_is_held_stays(bookie: Bookie) -> None:
