@@ -8,6 +8,7 @@ import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,7 +52,8 @@ async def _clear(metadata_uri: str) -> None:
 
 
 def _look(cluster: Cluster, *arguments: str, shows: str = "") -> BkctlResult:
-    """A look with this text whose time was enough to count everything: on a busy machine one may run out of it."""
+    """A look with this text whose time was enough to count everything, and for all answers: on a busy machine it may
+    not be."""
 
     def complete() -> BkctlResult | None:
         result = cluster.run("status", *arguments)
@@ -61,6 +63,11 @@ def _look(cluster: Cluster, *arguments: str, shows: str = "") -> BkctlResult:
     result = wait_until(complete)
     assert result is not None
     return result
+
+
+def _findings(cluster: Cluster, expected: str) -> dict[str, dict[str, Any]]:
+    """The findings by their part, once this one is among them."""
+    return {each["part"]: each for each in _look(cluster, shows=expected).json()["findings"]}
 
 
 def _watch(cluster: Cluster, clear_one_mark: Callable[[], None]) -> None:
@@ -235,7 +242,7 @@ def test_a_read_only_bookie_says_why(start_cluster: Callable[..., Cluster]) -> N
     cluster = start_cluster(3)
     leaving, full = (bookie.id for bookie in cluster.bookies[:2])
     assert cluster.run("bookie", "drain", leaving, "--yes").exit_code == 0
-    found = {each["part"]: each for each in _look(cluster).json()["findings"]}
+    found = _findings(cluster, "bookies_leaving")
     assert found.keys() == {"no_auditor", "bookies_leaving"}, found
     assert found["bookies_leaving"]["command"] == f"bkctl decommission {leaving}", "it is empty: the drain is over"
     assert f"bkctl bookie undrain {leaving}" in found["bookies_leaving"]["finding"]
@@ -243,7 +250,7 @@ def test_a_read_only_bookie_says_why(start_cluster: Callable[..., Cluster]) -> N
     cluster.stop_bookie(full)
     cluster.bookie_settings |= {"diskUsageThreshold": "0.0001", "diskUsageWarnThreshold": "0.0001"}
     cluster.start_bookie(full)
-    found = {each["part"]: each for each in _look(cluster, shows="bookies_out_of_space").json()["findings"]}
+    found = _findings(cluster, "bookies_out_of_space")
     out_of_space = found["bookies_out_of_space"]
     assert out_of_space["finding"] == f"bookie {full} is read-only: a disk is full"
     assert (out_of_space["severity"], out_of_space["command"]) == ("warning", "bkctl help full-disk")
@@ -261,12 +268,12 @@ def test_a_drain_and_the_status_name_the_ledgers_to_close_first(
     assert drained.exit_code == 9, drained
     step = f"open ledgers that have no writer are closed by bkctl ledger close {open_id}"
     assert step in drained.stdout
-    (leaves,) = [each for each in _look(cluster).json()["findings"] if each["part"] == "bookies_leaving"]
+    leaves = _findings(cluster, "bookies_leaving")["bookies_leaving"]
     assert leaves["command"] == f"bkctl ledger close {open_id}"
     assert f"1 ledger waits for its writer: {step}; then bkctl bookie drain {leaving} moves" in leaves["finding"]
     run_printed(cluster, leaves["command"], "--yes")
-    (leaves,) = [each for each in _look(cluster).json()["findings"] if each["part"] == "bookies_leaving"]
+    leaves = _findings(cluster, "bookies_leaving")["bookies_leaving"]
     assert leaves["command"] == f"bkctl bookie drain {leaving}"
     run_printed(cluster, leaves["command"], "--yes")
-    (leaves,) = [each for each in _look(cluster).json()["findings"] if each["part"] == "bookies_leaving"]
+    leaves = _findings(cluster, "bookies_leaving")["bookies_leaving"]
     assert leaves["command"] == f"bkctl decommission {leaving}"
