@@ -27,19 +27,23 @@ _DIRECTORY_MODE = 0o700
 _DEAD_OWNER_S = 10.0
 """How long to wait for a lock whose owner has ended. On a busy machine, a child that it was starting takes seconds."""
 
+_FALLOC_FL_KEEP_SIZE = 1
+
 _SYNC_FILE_RANGE_WRITE = 2
 """Start writeback without waiting. The following sync still reports any error."""
 
 
-def _find_sync_file_range() -> Callable[[int, int, int, int], int] | None:
-    """Find sync_file_range in libc: it exists on Linux only, and ``os`` does not provide it."""
-    found = getattr(ctypes.CDLL(None), "sync_file_range", None)
+def _find_in_libc(name: str, *argument_types: type) -> Callable[[int, int, int, int], int] | None:
+    """Find a function that exists on Linux only, and that ``os`` does not provide."""
+    found = getattr(ctypes.CDLL(None), name, None)
     if found is not None:
-        found.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+        found.argtypes = argument_types
     return found
 
 
-_sync_file_range = _find_sync_file_range()
+_sync_file_range = _find_in_libc("sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+_fallocate = _find_in_libc("fallocate64", ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+"""Without the slow emulation of ``os.posix_fallocate``."""
 
 _advise = getattr(os, "posix_fadvise", None)
 """Not on macOS."""
@@ -135,6 +139,11 @@ class OsFile:
         """Make contents and all metadata durable (fsync)."""
         with self._errors_named:
             os.fsync(self._descriptor)
+
+    def reserve(self, size_bytes: int, offset: int) -> None:
+        """Reserve disk space for these bytes, where the system and the file system support this."""
+        if _fallocate is not None:
+            _fallocate(self._descriptor, _FALLOC_FL_KEEP_SIZE, offset, size_bytes)
 
     def begin_writing_back(self, size_bytes: int, offset: int) -> None:
         """Start writeback of these bytes, where the system supports this. The next sync reports any error."""

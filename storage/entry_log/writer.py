@@ -32,7 +32,7 @@ from bkctl.storage.filenames import (
 )
 from bkctl.storage.framing import LENGTH_BYTES, framed, framed_bytes
 from bkctl.storage.ids import EntryLocation, EntryLogId, LedgerId, PackedLocation, pack_location, unpack_location
-from bkctl.storage.ports import Buffer, File, FileSystem
+from bkctl.storage.ports import RESERVE_BYTES_MIN, Buffer, File, FileSystem
 
 _BATCH_COUNT_MAX = 1024
 _BATCH_BYTES_MAX = 1024 * 1024
@@ -205,7 +205,10 @@ class EntryLogWriter:
             room_bytes = min(_BATCH_BYTES_MAX, self._config.size_bytes_max - log.position)
             # At least one, because an entry may be larger than a batch, or even than a whole log.
             stop = max(first + 1, bisect.bisect_right(bounds, bounds[first] + room_bytes, lo=first) - 1)
-            if bounds[stop] - bounds[first] < (stop - first) * _UNCOPIED_BYTES_MIN:
+            size_bytes = bounds[stop] - bounds[first]
+            if size_bytes >= RESERVE_BYTES_MIN:
+                log.file.reserve(size_bytes, log.position)
+            if size_bytes < (stop - first) * _UNCOPIED_BYTES_MIN:
                 log.file.pwrite(framed_bytes(bodies[first:stop]), log.position)
             else:
                 log.file.pwritev(framed(bodies[first:stop]), log.position)
@@ -216,7 +219,7 @@ class EntryLogWriter:
                 end = start + len(list(run))
                 log.ledger_bytes[ledger_id] += bounds[end] - bounds[start]
                 start = end
-            log.position += bounds[stop] - bounds[first]
+            log.position += size_bytes
             if 0 < self._config.unsynced_bytes_max <= log.position - log.synced_position:
                 log.file.sync_data()
                 log.synced_position = log.position

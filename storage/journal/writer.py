@@ -36,7 +36,7 @@ from bkctl.storage.journal.log_mark import NO_MARK
 from bkctl.storage.journal.measures import JournalMeasures
 from bkctl.storage.journal.reader import list_journals
 from bkctl.storage.measures import NowNs, no_clock
-from bkctl.storage.ports import File, FileSystem
+from bkctl.storage.ports import RESERVE_BYTES_MIN, File, FileSystem
 from bkctl.storage.setting import MEBIBYTE
 from bkctl.storage.step_sizes import USUAL_STEPS, StepSizes
 
@@ -230,6 +230,8 @@ class JournalWriter:
         self._extend(end)
         if self._touched_end > position:
             self._clear(position)
+        if end - position >= RESERVE_BYTES_MIN:
+            self._file.reserve(end - position, position)
         self._touched_end = end
         # A crash may tear several groups of a loose file, but a kill must tear none: so this is one write.
         writes = [list(itertools.chain(*group.writes))] if self._is_loose else group.writes

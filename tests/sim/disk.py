@@ -236,6 +236,9 @@ class MemoryFile:
     def sync(self) -> None:
         self.sync_data()
 
+    def reserve(self, size_bytes: int, offset: int) -> None:
+        """There is as much room without it."""
+
     def begin_writing_back(self, size_bytes: int, offset: int) -> None:
         """Nothing is written back before a sync."""
 

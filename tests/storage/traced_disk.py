@@ -89,6 +89,10 @@ class TracedFile:
         self._disk.note("sync", self.path)
         self._file.sync()
 
+    def reserve(self, size_bytes: int, offset: int) -> None:
+        self._disk.note("reserve", self.path)
+        self._file.reserve(size_bytes, offset)
+
     def begin_writing_back(self, size_bytes: int, offset: int) -> None:
         self._disk.note("write back", self.path)
         self._file.begin_writing_back(size_bytes, offset)

@@ -57,50 +57,70 @@ class AddPath:
         self._throttle_ns = int(throttle_s * 1e9)
         self.request_checkpoint = request_checkpoint
         self._waiting: dict[int, deque[tuple[int, Responder, AddRun]]] = {}
-        """Single adds, by place (``LedgerHandles.route_of``); no queue is empty."""
+        """By place (``LedgerHandles.route_of``); no queue is empty."""
         self._timer: TimerHandle | None = None
 
     def add(self, connection: Responder, run: AddRun) -> None:
         """Store and journal the entries; answers follow when they are durable, rejections immediately.
 
-        The adds of a run are stored together if all of them can be, otherwise one by one.
+        The adds of a run are stored together if all of them can be, otherwise in parts.
         """
-        if len(run.bodies) > 1 and not self._is_waiting(run) and _is_valid(run) and self._store(connection, run):
-            return
-        while len(run.bodies) > 1:
-            first = run.cut(1)
-            try:
-                self._add_one(connection, first)
-            except BaseException:
-                run.put_back(first)
-                raise
-        self._add_one(connection, run)
+        if _is_valid(run):
+            self._add_valid(connection, run)
+        elif len(run.bodies) > 1:
+            self._add_parts(connection, run, 1, self.add)
+        else:
+            connection.answer(run, Status.BAD_REQUEST)
 
-    def _add_one(self, connection: Responder, add: AddRun) -> None:
-        if not _is_valid(add):
-            connection.answer(add, Status.BAD_REQUEST)
-        elif self._is_waiting(add) or not self._store(connection, add):
-            self._wait(connection, add)
+    def _add_valid(self, connection: Responder, run: AddRun) -> None:
+        count = len(run.bodies)
+        if self._is_waiting(run):
+            self._wait(connection, run)
+        elif not self._store(connection, run):
+            if count > 1:
+                self._add_parts(connection, run, count // 2, self._add_valid)
+            else:
+                self._wait(connection, run)
+
+    def _add_parts(
+        self, connection: Responder, run: AddRun, count: int, add: Callable[[Responder, AddRun], None]
+    ) -> None:
+        """Add the first ``count`` adds of a run, then the others."""
+        first = run.cut(count)
+        try:
+            add(connection, first)
+        except BaseException:
+            run.put_back(first)
+            raise
+        add(connection, run)
 
     @property
     def waiting_count(self) -> int:
         """Adds that wait for room in the write cache or in the journal's queue."""
-        return sum(map(len, self._waiting.values()))
+        return sum(len(run.bodies) for queue in self._waiting.values() for _, _, run in queue)
 
     def retry_waiting(self) -> None:
         """Retry waiting adds, in order; call after the write cache was swapped and when a journal has room again."""
         for place, queue in list(self._waiting.items()):
-            while queue and self._store(*queue[0][1:]):
-                self._note_end(queue.popleft()[0], is_success=True)
+            while queue:
+                due_ns, connection, run = queue[0]
+                count = len(run.bodies)
+                if self._store(connection, run):
+                    queue.popleft()
+                    self._note_end(due_ns, count, is_success=True)
+                elif count > 1:
+                    queue.appendleft((due_ns, connection, run.cut(count // 2)))
+                else:
+                    break
             self._drop_if_empty(place)
 
     def refuse_waiting(self) -> None:
         """Reject all waiting adds; call when writes have stopped, because no room will be made for them."""
         waiting, self._waiting = self._waiting, {}
         for queue in waiting.values():
-            for due_ns, connection, add in queue:
-                self._note_end(due_ns, is_success=False)
-                connection.answer(add, Status.READ_ONLY)
+            for due_ns, connection, run in queue:
+                self._note_end(due_ns, len(run.bodies), is_success=False)
+                connection.answer(run, Status.READ_ONLY)
 
     def _is_waiting(self, run: AddRun) -> bool:
         """Whether other adds already wait for the directories of this run."""
@@ -153,9 +173,9 @@ class AddPath:
         if self._handles.polls.is_awaited(run.ledger_id):
             self._handles.polls.note_lac(run.ledger_id, _last_add_confirmed(run.bodies))
 
-    def _wait(self, connection: Responder, add: AddRun) -> None:
-        queue = self._waiting.setdefault(self._handles.route_of(add.ledger_id), deque())
-        queue.append((self._clock.monotonic_ns() + self._throttle_ns, connection, add))
+    def _wait(self, connection: Responder, run: AddRun) -> None:
+        queue = self._waiting.setdefault(self._handles.route_of(run.ledger_id), deque())
+        queue.append((self._clock.monotonic_ns() + self._throttle_ns, connection, run))
         if self._timer is None:
             self._timer = self._clock.call_later(self._throttle_ns / 1e9, self._refuse_overdue)
 
@@ -164,16 +184,17 @@ class AddPath:
         now_ns = self._clock.monotonic_ns()
         for place, queue in list(self._waiting.items()):
             while queue and queue[0][0] <= now_ns:
-                due_ns, connection, add = queue.popleft()
-                self._note_end(due_ns, is_success=False)
-                connection.answer(add, Status.TOO_MANY_REQUESTS)
+                due_ns, connection, run = queue.popleft()
+                self._note_end(due_ns, len(run.bodies), is_success=False)
+                connection.answer(run, Status.TOO_MANY_REQUESTS)
             self._drop_if_empty(place)
         if self._waiting:
             next_ns = min(queue[0][0] for queue in self._waiting.values())
             self._timer = self._clock.call_later((next_ns - now_ns) / 1e9, self._refuse_overdue)
 
-    def _note_end(self, due_ns: int, *, is_success: bool) -> None:
-        self.measures.waits.add(self._clock.monotonic_ns() - (due_ns - self._throttle_ns), is_success=is_success)
+    def _note_end(self, due_ns: int, count: int, *, is_success: bool) -> None:
+        waited_ns = self._clock.monotonic_ns() - (due_ns - self._throttle_ns)
+        self.measures.waits.add(waited_ns, count, is_success=is_success)
 
     def _drop_if_empty(self, place: int) -> None:
         if not self._waiting[place]:

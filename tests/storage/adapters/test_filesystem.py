@@ -69,6 +69,18 @@ def test_what_is_written_back_early_can_still_change(file: File) -> None:
     file.begin_writing_back(100_000, 0)
 
 
+def test_reserved_room_changes_neither_contents_nor_length(file: File) -> None:
+    file.pwrite(b"x" * 10, 0)
+    file.reserve(MEBIBYTE, 0)
+    file.sync()
+    assert file.pread(100, 0) == b"x" * 10
+    assert os.stat(file.path).st_blocks * 512 >= MEBIBYTE
+    file.reserve(1 << 60, 1 << 60)
+    assert file.size() == 10
+    file.close()
+    file.reserve(10, 0)
+
+
 def test_what_is_dropped_from_the_cache_is_still_there(file: File) -> None:
     file.pwrite(b"x" * 100_000, 0)
     file.sync_data()

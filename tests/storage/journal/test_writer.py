@@ -171,7 +171,7 @@ def test_the_disk_begins_with_a_long_group_while_the_rest_of_it_is_made(tmp_path
     records = [entry(number, 1000) for number in range(1000)]
     writer.write_group(records)
     names = [name for name, _ in disk.take_calls()]
-    assert names == [*["write", "write back"] * 2, "write", "sync"]
+    assert names == ["reserve", *["write", "write back"] * 2, "write", "sync"]
     assert payloads(tmp_path / "1.txn") == records
     writer.close()
 
@@ -184,7 +184,7 @@ def test_where_a_torn_group_could_not_be_told_it_is_one_write(tmp_path: Path, ch
     disk.take_calls()
     records = [entry(number, 1000) for number in range(1000)]
     writer.write_group(records)
-    assert [name for name, _ in disk.take_calls()] == ["write", "sync"]
+    assert [name for name, _ in disk.take_calls()] == ["reserve", "write", "sync"]
     assert payloads(tmp_path / "1.txn") == records
     writer.close()
 
@@ -198,7 +198,7 @@ def test_a_group_too_long_to_be_one_is_written_as_several(tmp_path: Path) -> Non
     assert writer.durable_position == LogMark(1, 512), "a part was written"
     disk.take_calls()
     assert writer.write_group(records) == writer.durable_position
-    calls = [name for name, _ in disk.take_calls() if name not in {"drop", "write back"}]
+    calls = [name for name, _ in disk.take_calls() if name not in {"drop", "reserve", "write back"}]
     assert calls == ["write", "write", "sync"] * 5
     assert payloads(tmp_path / "1.txn") == records
     writer.close()

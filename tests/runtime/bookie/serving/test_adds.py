@@ -53,6 +53,7 @@ class Adder:
         self.engine = self.storage.engine_of(5)
         self.clock = ManualClock()
         self.answers: dict[int, Status] = {}
+        self.answered: list[list[int]] = []
         self.checkpoint_requests = 0
         self._workers = LaneWorkers()
         self._journal = GroupCommit(
@@ -66,6 +67,7 @@ class Adder:
     def answer(self, call: BookieCall, answer: BookieAnswer) -> None:
         assert isinstance(call, AddRun)
         assert isinstance(answer, Status)
+        self.answered.append(list(call.entry_ids))
         self.answers.update(dict.fromkeys(call.entry_ids, answer))
 
     def add(self, entry_id: int, payload: bytes = PAYLOAD, *, ledger_id: int = 5, key: bytes = KEY) -> None:
@@ -257,6 +259,15 @@ async def test_a_run_that_does_not_fit_is_stored_as_far_as_it_does_and_the_rest_
     storage = await adder.restarted()
     assert adder.answers == dict.fromkeys(range(102), Status.OK)
     assert storage.engines[0].stored.list_entries(5) == list(range(102))
+
+
+async def test_a_run_that_waits_stays_one(adder: Adder) -> None:
+    """Adds one by one cost several times as much, and this is when the bookie has most to do."""
+    waiting = adder.fill()
+    adder.path.add(adder, add_run(5, *range(waiting + 1, waiting + 101)))
+    adder.checkpoint()
+    await adder.journaled()
+    assert adder.answered[-2:] == [[waiting], [*range(waiting + 1, waiting + 101)]]
 
 
 @pytest.mark.parametrize(
