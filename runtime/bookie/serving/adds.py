@@ -68,25 +68,21 @@ class AddPath:
         if _is_valid(run):
             self._add_valid(connection, run)
         elif len(run.bodies) > 1:
-            self._add_parts(connection, run, 1, self.add)
+            self._add_halves(connection, run, self.add)
         else:
             connection.answer(run, Status.BAD_REQUEST)
 
     def _add_valid(self, connection: Responder, run: AddRun) -> None:
-        count = len(run.bodies)
         if self._is_waiting(run):
             self._wait(connection, run)
         elif not self._store(connection, run):
-            if count > 1:
-                self._add_parts(connection, run, count // 2, self._add_valid)
+            if len(run.bodies) > 1:
+                self._add_halves(connection, run, self._add_valid)
             else:
                 self._wait(connection, run)
 
-    def _add_parts(
-        self, connection: Responder, run: AddRun, count: int, add: Callable[[Responder, AddRun], None]
-    ) -> None:
-        """Add the first ``count`` adds of a run, then the others."""
-        first = run.cut(count)
+    def _add_halves(self, connection: Responder, run: AddRun, add: Callable[[Responder, AddRun], None]) -> None:
+        first = run.cut(len(run.bodies) // 2)
         try:
             add(connection, first)
         except BaseException:

@@ -247,6 +247,14 @@ async def test_what_is_wrong_with_one_add_of_a_run_is_the_answer_to_that_one_alo
     assert storage.engines[0].stored.list_entries(5) == [0, 1, 2, 5, 6, 9]
 
 
+async def test_a_long_run_of_wrong_adds_is_refused_add_by_add(adder: Adder) -> None:
+    run = add_run(5, *range(4000))
+    run.bodies[1:] = run.bodies[:1] * 3999  # all name entry 0
+    adder.path.add(adder, run)
+    await adder.journaled()
+    assert adder.answers == {0: Status.OK} | dict.fromkeys(range(1, 4000), Status.BAD_REQUEST)
+
+
 async def test_a_run_that_does_not_fit_is_stored_as_far_as_it_does_and_the_rest_waits(adder: Adder) -> None:
     adder.path.add(adder, add_run(5, *range(100), payload=PAYLOAD))
     stored = sum(adder.engine.find_cached(5, entry_id) is not None for entry_id in range(100))
