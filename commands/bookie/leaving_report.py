@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import Outcome
 from bkctl.commands.recovery_rendering import shortened
@@ -11,7 +13,7 @@ from bkctl.commands.work_end import Verdict, left_sentence, moved_sentence, prin
 from bkctl.runtime.replication.judge.advice import these_bookies
 from bkctl.runtime.replication.judge.drained_bookies import closing_step
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, are_refusals
-from bkctl.runtime.replication.judge.left_ledgers import LeftGroup, last_step, left_groups, what_next
+from bkctl.runtime.replication.judge.left_ledgers import Left, LeftGroup, last_step, left_groups, what_next
 from bkctl.runtime.replication.run.decommission import DecommissionReport
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import counted, named
@@ -28,7 +30,16 @@ def print_leaving(context: CommandContext, report: DecommissionReport, again: st
 
 def left_on(report: DecommissionReport) -> list[LeftGroup]:
     """The ledgers that still reference the bookies, by what helps."""
-    return left_groups(_failures_of(report), report.bookie_ids, report.remaining, startable=report.startable)
+    groups = left_groups(_failures_of(report), report.bookie_ids, report.remaining, startable=report.startable)
+    if not report.open_ledgers:
+        return groups
+    _, command = _closing(report)
+    return [msgspec.structs.replace(each, command=command) if each.left is Left.OPEN else each for each in groups]
+
+
+def _closing(report: DecommissionReport) -> tuple[str, str | None]:
+    topics = {each.topic for each in report.open_ledgers if each.topic is not None}
+    return closing_step([each.ledger_id for each in report.open_ledgers], topics)
 
 
 def _failures_of(report: DecommissionReport) -> list[LedgerFailure]:
@@ -130,9 +141,9 @@ def next_steps(report: DecommissionReport) -> list[str]:
 def leaving_advice(report: DecommissionReport) -> list[str]:
     """More about ledgers that another run would not move either."""
     if report.open_ledgers:
-        topics = {each.topic for each in report.open_ledgers if each.topic is not None}
-        sentence, _ = closing_step([each.ledger_id for each in report.open_ledgers], topics)
-        return [f"{sentence}{', before; or close them with' if topics else ', or'} --open-ledgers fence"]
+        sentence, _ = _closing(report)
+        is_closed_by_broker = any(each.topic is not None for each in report.open_ledgers)
+        return [f"{sentence}{', before; or close them with' if is_closed_by_broker else ', or'} --open-ledgers fence"]
     failures = [failure for recovery in report.recoveries for failure in recovery.failures]
     advice = []
     last = last_step([each for each in failures if each.ledger_id in report.remaining], report.bookie_ids)

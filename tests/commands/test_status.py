@@ -268,6 +268,7 @@ def test_a_drain_and_the_status_name_the_ledgers_to_close_first(
     assert drained.exit_code == 9, drained
     step = f"open ledgers that have no writer are closed by bkctl ledger close {open_id}"
     assert step in drained.stdout
+    assert "explain" not in drained.stdout
     leaves = _findings(cluster, "bookies_leaving")["bookies_leaving"]
     assert leaves["command"] == f"bkctl ledger close {open_id}"
     assert f"1 ledger waits for its writer: {step}; then bkctl bookie drain {leaving} moves" in leaves["finding"]
