@@ -177,8 +177,8 @@ _WARNINGS = (
         "given-up-bookie-returned",
         "A bookie is registered again whose loss was accepted, and ledgers no longer name it.",
         "A Java bookie's garbage collection will delete its entries of these ledgers, which may be the only copies.",
-        "bkctl ledger read LEDGER --from-bookie {subject} -o jsonl > ledger-LEDGER.jsonl saves them. Then bkctl ledger "
-        "delete LEDGER, or bkctl decommission {subject}, ends this.",
+        "bkctl ledger read LEDGER --from-bookie {subject} -o jsonl > ledger-LEDGER-{subject}.jsonl saves them. Then "
+        "bkctl ledger delete LEDGER, or bkctl decommission {subject}, ends this.",
     ),
     (
         "registration-without-address",

@@ -401,9 +401,11 @@ def loss_accepted(found: AcceptedLosses) -> Advice:
     return Advice(Severity.INFORMATION, "loss_accepted", f"{sentence}: {names}" if names else sentence, command)
 
 
-def save_command(ledger_id: int | str, options: str) -> str:
-    """The command that saves entries of a ledger in a file: whole, which they are not in text for people."""
-    return f"bkctl ledger read {ledger_id} {options} -o jsonl > ledger-{ledger_id}.jsonl"
+def save_command(ledger_id: int | str, bookie_id: str | None = None) -> str:
+    """The command that saves what is left of a ledger, or what one bookie has of it, in a file of its own: whole, which
+    entries are not in text for people."""
+    options, name = ("--keep-going", "") if bookie_id is None else (f"--from-bookie {bookie_id}", f"-{bookie_id}")
+    return f"bkctl ledger read {ledger_id} {options} -o jsonl > ledger-{ledger_id}{name}.jsonl"
 
 
 def is_back(bookie_id: str, ledger_ids: Sequence[int | str], total: int = 0) -> Advice:
@@ -415,5 +417,5 @@ def is_back(bookie_id: str, ledger_ids: Sequence[int | str], total: int = 0) -> 
     sentence += " have, and the garbage collection of a Java bookie will delete them: save them now, then "
     sentence += f"bkctl ledger delete {' '.join(map(str, ledger_ids[:SHOWN_MAX]))} or bkctl decommission {bookie_id} "
     sentence += "ends this"
-    command = save_command(ledger_ids[0], f"--from-bookie {bookie_id}")
+    command = save_command(ledger_ids[0], bookie_id)
     return Advice(Severity.WARNING, "given_up_bookie", sentence, command)

@@ -73,7 +73,7 @@ def removal(ledger_id: int, rows: Collection[ReplicationRow]) -> str:
 def _saving(ledger_id: int, rows: Collection[ReplicationRow]) -> str:
     if not any(row.live_copies for row in rows):
         return ""
-    return f"{save_command(ledger_id, '--keep-going')} saves what is left"
+    return f"{save_command(ledger_id)} saves what is left"
 
 
 def why_not_closable(

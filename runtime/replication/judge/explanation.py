@@ -387,7 +387,7 @@ def _outside(facts: LedgerFacts) -> Iterator[str]:
             f"bookie {each.bookie_id}, outside of the ensemble, has {len(each.found)} of the {len(each.asked)} entries "
             f"that it was asked for (from {each.found[0]} to {each.found[-1]}): a recovery of a lost bookie copies "
             "them if no entry of its stripe is missing everywhere; "
-            f"{save_command(facts.ledger_id, f'--from-bookie {each.bookie_id}')} saves them, before it is deleted"
+            f"{save_command(facts.ledger_id, each.bookie_id)} saves them, before it is deleted"
         )
     if answered and not finders:
         which = "the one live bookie" if len(answered) == 1 else f"each of the {len(answered)} live bookies"

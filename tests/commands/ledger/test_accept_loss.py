@@ -180,7 +180,7 @@ async def test_the_whole_way_with_two_of_three_bookies_lost(planted: Planted, tm
     assert any(each.startswith(f"{back['command']} saves") for each in explained["next_steps"])
     saved = await asyncio.to_thread(run_pipeline, planted.cluster, tmp_path, back["command"])
     assert saved.returncode == 0, saved
-    lines = (tmp_path / f"ledger-{ledger_id}.jsonl").read_text().splitlines()
+    lines = (tmp_path / f"ledger-{ledger_id}-{lost[0]}.jsonl").read_text().splitlines()
     assert [json.loads(each)["payload"] for each in lines][:10] == [payload(each).decode() for each in range(10)]
     deleted = await planted.run("ledger", "delete", str(ledger_id), "--confirm", str(ledger_id))
     assert deleted.exit_code == 0, deleted

@@ -480,7 +480,7 @@ def test_a_bookie_outside_of_the_ensemble_that_has_the_lost_entries_is_named() -
         assert (
             "bookie b4, outside of the ensemble, has 2 of the 2 entries that it was asked for (from 0 to 3): a "
             "recovery of a lost bookie copies them if no entry of its stripe is missing everywhere; bkctl ledger read "
-            f"{ledger_id} --from-bookie b4 -o jsonl > ledger-{ledger_id}.jsonl saves them, before it is deleted"
+            f"{ledger_id} --from-bookie b4 -o jsonl > ledger-{ledger_id}-b4.jsonl saves them, before it is deleted"
         ) in found.next_steps
         assert "bookie b5, outside of the ensemble, has 1 of the 2 entries" in steps(found)
         await cluster.stop("b4")
