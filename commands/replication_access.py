@@ -23,13 +23,14 @@ from bkctl.runtime.errors import RefusedError
 from bkctl.runtime.metadata.cluster.operation_lock import leaving_bookies
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
 from bkctl.runtime.metadata.replication.maintenance import list_maintenance
-from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
-from bkctl.runtime.metadata.replication.recovery_status import read_given_up
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
+from bkctl.runtime.metadata.replication.recovery_status import find_returned, read_given_up
 from bkctl.runtime.replication.config import CopyPace, OpenLedgers, Policy, ReplicationConfig
 from bkctl.runtime.replication.judge.advice import (
     GivenUpLedger,
     causes_text,
     in_maintenance,
+    is_back,
     serves_unregistered,
     these_bookies,
 )
@@ -150,11 +151,18 @@ def _worst_first(findings: Iterable[PlanFinding]) -> tuple[PlanFinding, ...]:
     return tuple(sorted(findings, key=lambda each: each.severity, reverse=True))
 
 
-async def returning_findings(session: Session, bookie_ids: Collection[str]) -> tuple[PlanFinding, ...]:
-    """A warning if some of the bookies are in maintenance: they may come back with their ledgers."""
+async def returning_findings(
+    session: Session, bookie_ids: Collection[str], given_up: Mapping[int, GivenUpNote] = {}
+) -> tuple[PlanFinding, ...]:
+    """Warnings of bookies in maintenance, which may come back with their ledgers, and of those that were given up and
+    are back."""
     notes = await list_maintenance(RecoveryNotes(session.store, session.root))
     away = [each for each in notes if each.bookie_id in bookie_ids and not each.is_overdue(session.now_ms)]
-    return (PlanFinding(Severity.WARNING, in_maintenance(away, session.now_ms).sentence),) if away else ()
+    back = await find_returned(session.registrations, given_up, session.ledgers)
+    found = [is_back(each, ledger_ids) for each, ledger_ids in back if each in bookie_ids]
+    warnings = [f"{each.sentence}: {each.command}" for each in found]
+    warnings += [in_maintenance(away, session.now_ms).sentence] if away else []
+    return tuple(PlanFinding(Severity.WARNING, each) for each in warnings)
 
 
 async def require_not_serving(session: Session, bookie_ids: Collection[str]) -> None:

@@ -125,7 +125,8 @@ async def _carry_out(context: CommandContext, request: LeavingRequest) -> tuple[
             copying = with_recorded_rates(request.copying, context.console)
             policy = policy_of(context.settings.replication, copying, request.open_ledgers, left.start)
         access = await replication_access(context, session, policy, request.bookie_ids)
-        access = access._replace(returning=await returning_findings(session, request.bookie_ids))
+        given_up = await read_given_up(RecoveryNotes(session.store, session.root))
+        access = access._replace(returning=await returning_findings(session, request.bookie_ids, given_up))
         ports = (await session.client()).ports
         operation = Decommission(access.recovery, session.cookies, ports)
         ids, console = request.bookie_ids, context.console
@@ -140,7 +141,6 @@ async def _carry_out(context: CommandContext, request: LeavingRequest) -> tuple[
             ids = request.bookie_ids
             return DecommissionReport(bookie_ids=ids, recoveries=(), ledgers_scanned=0, remaining=()), None
         await require_not_serving(session, ids)
-        given_up = await read_given_up(RecoveryNotes(session.store, session.root))
         found = await operation.plan(
             ids,
             lambda each: console.say(waiting_sentence(each)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Annotated
 
@@ -47,7 +47,7 @@ from bkctl.runtime.replication.judge.fragments import EntryRange, format_ranges
 from bkctl.runtime.replication.survey.checker import LedgerChecker, bytes_to_check
 from bkctl.storage.errors import BkctlError
 from bkctl.storage.ids import ENTRY_ID_MAX
-from bkctl.storage.words import SHOWN_MAX, counted, decimal, duration, percent, size
+from bkctl.storage.words import SHOWN_MAX, counted, decimal, duration, listed, percent, size
 
 _ROWS_MAX = 100_000
 _TABLE = Table(
@@ -169,12 +169,16 @@ class _Verified:
         self.totals = CheckTotals()
         self.is_truncated = False
         self.note_bad: Callable[[Iterable[CopyFinding]], None] = lambda _: None
+        self.given_up: Collection[int] = ()
+        self.checked_given_up: list[int] = []
         self._is_all = is_all
 
     def take(self, check: LedgerCheck, totals: CheckTotals) -> None:
         """Receive the result of one ledger."""
         self.totals = totals
         self.note_bad(copy_findings(check))
+        if check.ledger_id in self.given_up and not check.is_deleted:
+            self.checked_given_up.append(check.ledger_id)
         if not self._is_all or not (check.is_clean or check.is_deleted):
             if len(self.checks) < _ROWS_MAX:
                 self.checks.append(check)
@@ -194,7 +198,7 @@ async def _verify(
     await require_access(client.ports)
     live = (await session.registrations.snapshot()).live
     pacer = SharedPacer(client.ports.clock, CopyRate(client.ports.clock, bytes_per_second))
-    given_up = await read_given_up(RecoveryNotes(session.store, session.root))
+    result.given_up = given_up = await read_given_up(RecoveryNotes(session.store, session.root))
     checker = LedgerChecker(client.ports, live, context.settings.replication, pacer, given_up=given_up)
     ids = each_of(named) if named else client.ports.ledgers.list_ids()
     async with verify_progress(context.console, client.ports, checker, named, scope, bytes_per_second) as progress:
@@ -228,6 +232,9 @@ def _print(
         console.table(_TABLE.titled("Ledgers"), rows)
         console.table(_DEFECT_TABLE, bad)
         console.table(_DEFECT_TABLE.titled("Unread copies, which may be good"), unread)
+    if result.checked_given_up:
+        ids = sorted(result.checked_given_up)
+        console.say(f"copies whose loss was accepted are not expected: {counted(len(ids), 'ledger')}, {listed(ids)}")
     if sample is not None:
         console.say(
             f"this was a sample: {totals.entries:,} of {counted(totals.entries_total, 'entry', 'entries')} were read "

@@ -46,7 +46,8 @@ def test_no_screen_names_them(removed: tuple[Cluster, list[str]], tmp_path: Path
     assert audit_findings(cluster)["loss_accepted"]["finding"] == accepted
     read = succeed(cluster, "audit", "--inventory", "--read", "-o", "json").json()
     assert "unread_copies" not in {each["part"] for each in read["findings"]}, read["findings"]
-    succeed(cluster, "ledger", "verify", "--all")
+    verified = succeed(cluster, "ledger", "verify", "--all")
+    assert f"copies whose loss was accepted are not expected: {accepted.split()[0]} ledgers, " in verified.stderr
 
     third = next(
         each

@@ -393,7 +393,8 @@ def accepted_on(written_ms: int, user: str) -> str:
 def loss_accepted(found: AcceptedLosses) -> Advice:
     """Nothing is to be done: the ledgers are kept for what is left of them, or can be deleted."""
     names = listed(found.first_ids, total=found.ledgers)
-    sentence = f"{counted(found.ledgers, 'ledger has', 'ledgers have')} entries that no bookie has"
+    its = "its" if found.ledgers == 1 else "their"
+    sentence = f"{counted(found.ledgers, 'ledger has', 'ledgers have')} entries that none of {its} bookies has"
     if found.written_ms is not None:
         last = "" if found.ledgers == 1 else "the last "
         sentence += f", {last}{accepted_on(found.written_ms, found.user)}"

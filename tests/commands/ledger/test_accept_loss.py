@@ -178,6 +178,9 @@ async def test_the_whole_way_with_two_of_three_bookies_lost(planted: Planted, tm
     doctor = (await planted.run("metadata", "doctor", "--rule", "given-up-bookie-returned")).json()["findings"]
     assert [(each["severity"], each["cure"]) for each in doctor] == [("warning", f"{back['command']} saves them.")]
     assert any(each.startswith(f"{back['command']} saves") for each in explained["next_steps"])
+    for command in ("bookie drain", "decommission"):
+        plan = (await planted.run(*command.split(), lost[0], "--dry-run")).json()
+        assert f"{back['finding']}: {back['command']}" in {each["finding"] for each in plan["findings"]}
     saved = await asyncio.to_thread(run_pipeline, planted.cluster, tmp_path, back["command"])
     assert saved.returncode == 0, saved
     lines = (tmp_path / f"ledger-{ledger_id}-{lost[0]}.jsonl").read_text().splitlines()
@@ -465,6 +468,7 @@ async def test_entries_that_were_accepted_as_lost_are_asked_for_no_more(planted:
 async def all_is_well(planted: Planted, ledger_id: int) -> None:
     verified = await planted.run("ledger", "verify", str(ledger_id))
     assert verified.exit_code == 0, verified
+    assert f"copies whose loss was accepted are not expected: 1 ledger, {ledger_id}\n" in verified.stderr
     repaired = await planted.run("recover", "ledger", str(ledger_id), "--yes")
     assert repaired.exit_code == 0, repaired
     for options in (("--inventory",), ("--inventory", "--read", "--all-entries")):

@@ -207,7 +207,7 @@ def test_an_accepted_loss_is_information_and_its_bookies_are_no_longer_of_intere
     assert (audited.summary.lost, audited.summary.given_up, audited.summary.ledgers) == (1, 1, 3)
     alone = report(closed(A, B), closed(D, E), given_up={2: note}, is_repaired=True, cookies="abc")
     assert verdict(alone) == (
-        "information: 1 ledger has entries that no bookie has, loss accepted on 2023-11-14 by ops: 2"
+        "information: 1 ledger has entries that none of its bookies has, loss accepted on 2023-11-14 by ops: 2"
     )
     assert [each.bookie_id for each in alone.bookies] == [A, B, C]
     assert [row.replication for row in alone.under_replicated] == ["given_up"]
