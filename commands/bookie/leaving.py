@@ -276,7 +276,7 @@ class _Run:
             is_drained, has_left = ("is drained", "it has") if len(left) == 1 else ("are drained", "they have")
             self.context.console.say(
                 f"{named('bookie', left)} {is_drained}:{how} waiting up to {self.request.wait_s:g} s until {has_left} "
-                "left the cluster (Ctrl-C ends that; with --wait 0s there is no waiting)"
+                "left the cluster (Ctrl-C ends that, --wait sets the time)"
             )
 
         def show(left: Sequence[str]) -> None:

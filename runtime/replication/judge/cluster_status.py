@@ -265,11 +265,15 @@ def _bookies_leaving(status: ClusterFacts, bookie_ids: Sequence[str]) -> Iterato
             sentence += f"bkctl bookie drain {' '.join(each[:SHOWN_MAX])} moves what is left"
         elif each is empty:
             sentence += f", and no ledger references {them}: stop {it}, and {command} removes it"
+        elif _writers_stop(status):
+            sentence += f"; no command moves {its} ledgers now, and too few bookies are writable for a drain"
+            command = f"bkctl bookie undrain {first}"
         else:
             sentence += f"; no command moves {its} ledgers now: bkctl bookie drain {first} moves any that are left, "
             sentence += f"and decommission also removes {it}"
             command = f"bkctl bookie drain {first}" if first in drained else command
-        yield Advice(Severity.INFORMATION, "bookies_leaving", sentence + keep, command)
+        severity = Severity.WARNING if each is waiting else Severity.INFORMATION
+        yield Advice(severity, "bookies_leaving", sentence + keep, command)
 
 
 def _closing_step(waiting: Sequence[DrainedBookie]) -> tuple[int, str, str | None]:

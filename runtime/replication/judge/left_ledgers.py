@@ -283,5 +283,6 @@ def after_recovery(
     is_movable = any(
         group.remedy or group.left in {Left.OPEN, Left.AGAIN} for group in groups if not group.only_given_up
     )
-    absent = f"continue with: {again(())}" if is_movable else explain
+    more = "add a bookie, then " if any(group.left is Left.NO_TARGET for group in groups) else ""
+    absent = f"{more}continue with: {again(())}" if is_movable else explain
     return f"; once {serves}, nothing is left to recover" + (f"; if {it} cannot come back, {absent}" if absent else "")

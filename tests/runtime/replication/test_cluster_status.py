@@ -136,6 +136,9 @@ def test_a_drain_that_was_cut_is_continued_and_one_that_runs_is_left_alone() -> 
     assert cut.command == "bkctl decommission b2:3181", "it is unknown whether any is left"
     (cut,) = status_findings(msgspec.structs.replace(status, drained={"b2:3181": DrainedBookie(is_referenced=True)}))
     assert cut.command == "bkctl bookie drain b2:3181", "which may be all that was wanted"
+    needed = msgspec.structs.replace(status, usual_size=2, drained={"b2:3181": DrainedBookie(is_referenced=True)})
+    found = {each.part: each for each in status_findings(needed)}
+    assert found["bookies_leaving"].command == "bkctl bookie undrain b2:3181", "a drain would be refused"
     (over,) = status_findings(msgspec.structs.replace(status, drained={"b2:3181": DrainedBookie()}))
     assert over.sentence == (
         "bookie b2:3181 leaves the cluster, read-only, and no ledger references it: stop it, and bkctl decommission "
@@ -144,6 +147,7 @@ def test_a_drain_that_was_cut_is_continued_and_one_that_runs_is_left_alone() -> 
     assert over.command == "bkctl decommission b2:3181"
     waiting = DrainedBookie(is_referenced=True, waiting=frozenset({21, 20}))
     (waits,) = status_findings(msgspec.structs.replace(status, drained={"b2:3181": waiting}))
+    assert waits.severity is Severity.WARNING, "nothing goes on without the operator"
     assert waits.sentence == (
         "bookie b2:3181 leaves the cluster, read-only; 2 ledgers wait for their writers: open ledgers that have no "
         "writer are closed by bkctl ledger close 20 21; then bkctl bookie drain b2:3181 moves what is left; to keep "
