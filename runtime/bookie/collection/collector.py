@@ -348,11 +348,18 @@ async def assemble_garbage_collector(
     budgeted = BudgetedStore(store, budget)
     metrics = GarbageCollectionMetrics()
     local = LocalLedgers(path.storage, workers, path.handles.forget)
-    ledger_directories = [engine.ledger_directory for engine in path.storage.engines]
     own_id = names.known_as[0]
     local_ids = local.snapshot_with_collected
     proof = ForwardProof(
-        store, uri.root, own_id, ports.file_system, ledger_directories, workers, ports.clock, metrics, local_ids
+        store,
+        uri.root,
+        own_id,
+        ports.file_system,
+        config.storage.store_directories,
+        workers,
+        ports.clock,
+        metrics,
+        local_ids,
     )
     await proof.begin()
     guard = ClusterGuard(store, uri.root, own_id, names.instance_id, proof)
@@ -378,8 +385,8 @@ async def assemble_garbage_collector(
         ),
         flush=path.checkpoints.flushed,
     )
-    directories = await _directory_collectors(config, ports, path.storage.engines, room, metrics, live)
-    return GarbageCollector(settings, ports.clock, workers, directories, passes, read_repair_due, metrics)
+    collectors = await _directory_collectors(config, ports, path.storage.engines, room, metrics, live)
+    return GarbageCollector(settings, ports.clock, workers, collectors, passes, read_repair_due, metrics)
 
 
 async def _directory_collectors(
