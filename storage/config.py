@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from typing import Annotated
 
@@ -168,6 +169,11 @@ class StorageConfig(msgspec.Struct, frozen=True, kw_only=True):
         self.require_paired_indexes()
         pairs = zip(self.ledger_directories, self.effective_index_directories, strict=True)
         return [(current_directory(ledger), current_directory(index)) for ledger, index in pairs]
+
+    @property
+    def store_directories(self) -> list[str]:
+        """The ``current`` directories of all engines, for ledgers and indexes, without duplicates."""
+        return list(dict.fromkeys(itertools.chain.from_iterable(self.engine_directories)))
 
     @property
     def all_directories(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Small files of which each ledger directory has a copy, because some of the disks may be full. One copy is enough."""
+"""Small files of which several directories have a copy, because some of the disks may be full. One copy is enough."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The file bkctl.metadata: how far the metadata store was when this bookie last looked, as proof that it only goes on.
 
-Text with a checksum in ``current`` of every ledger directory::
+Text with a checksum in ``current`` of every ledger and index directory::
 
     bkctl metadata 1
     bookie host:3181
@@ -17,7 +17,7 @@ Java has no such file, and no such proof.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -68,12 +68,17 @@ def decode_metadata_seen(data: bytes) -> MetadataSeen | None:
     return seen if encode_metadata_seen(seen) == data else None
 
 
-def read_metadata_seen(fs: FileSystem, directories: Sequence[str]) -> MetadataSeen | None:
-    """The newest record in these ``current`` directories; None if there is none.
+def newest(copies: Mapping[str, MetadataSeen]) -> MetadataSeen | None:
+    """The record that was written last; None if there is none."""
+    return max(copies.values(), key=lambda seen: seen.written, default=None)
 
-    If there are files and none of them can be read and is whole: CorruptFileError, OSError.
+
+def read_copies(fs: FileSystem, directories: Sequence[str]) -> dict[str, MetadataSeen]:
+    """The records of these ``current`` directories that can be read and are whole.
+
+    If there are files and none of them is: CorruptFileError, OSError.
     """
-    records: list[MetadataSeen] = []
+    records: dict[str, MetadataSeen] = {}
     problem: CorruptFileError | OSError | None = None
     for directory in directories:
         path = os.path.join(directory, METADATA_SEEN)
@@ -87,10 +92,10 @@ def read_metadata_seen(fs: FileSystem, directories: Sequence[str]) -> MetadataSe
         if seen is None:
             problem = CorruptFileError(path, 0, "not a record of the metadata", "bkctl bookie gc confirm replaces it")
         else:
-            records.append(seen)
+            records[directory] = seen
     if problem is not None and not records:
         raise problem
-    return max(records, key=lambda seen: seen.written, default=None)
+    return records
 
 
 def write_metadata_seen(fs: FileSystem, directories: Sequence[str], seen: MetadataSeen) -> list[OSError]:

@@ -184,7 +184,11 @@ def _confirmation(state: StateAnswer) -> Plan:
     )
     # The reason has the present number of the metadata's last change, so it does not identify an incident.
     item = {"action": "gc-confirm", "stopped_since_ms": stopped.since_ms}
-    return change_plan(state, item, summary=(summary,))
+    copies = (
+        "later it also deletes its copies of closed ledgers that this metadata places on other bookies: check first, "
+        "with bkctl audit run, that these have them"
+    )
+    return change_plan(state, item, summary=(summary, copies))
 
 
 async def _confirm(client: AdminClient, planned: StateAnswer) -> str | None:

@@ -15,7 +15,8 @@ from bkctl.storage.metadata_seen import (
     MetadataSeen,
     decode_metadata_seen,
     encode_metadata_seen,
-    read_metadata_seen,
+    newest,
+    read_copies,
     write_metadata_seen,
 )
 
@@ -52,19 +53,19 @@ def test_the_newest_copy_counts(tmp_path: Path) -> None:
     fs, directories = OsFileSystem(), [str(tmp_path / name) for name in ("a", "b", "c")]
     for directory in directories:
         Path(directory).mkdir()
-    assert read_metadata_seen(fs, directories) is None
+    assert newest(read_copies(fs, directories)) is None
     newer = MetadataSeen(bookie_id="b1:3181", written=5)
     assert write_metadata_seen(fs, directories, SEEN) == []
     assert write_metadata_seen(fs, [*directories[:1], str(tmp_path / "missing")], newer) != []
-    assert read_metadata_seen(fs, directories) == newer
+    assert newest(read_copies(fs, directories)) == newer
     (tmp_path / "a" / METADATA_SEEN).write_bytes(b"x")
-    assert read_metadata_seen(fs, directories) == SEEN, "a damaged copy is overruled by a whole one"
+    assert newest(read_copies(fs, directories)) == SEEN, "a damaged copy is overruled by a whole one"
     for directory in directories:
         Path(directory, METADATA_SEEN).unlink()
         Path(directory, METADATA_SEEN).mkdir()
     with pytest.raises(OSError, match="directory"):
-        read_metadata_seen(fs, directories)
+        newest(read_copies(fs, directories))
     Path(directories[2], METADATA_SEEN).rmdir()
     Path(directories[2], METADATA_SEEN).write_bytes(b"x")
     with pytest.raises(CorruptFileError, match="confirm"):
-        read_metadata_seen(fs, directories)
+        newest(read_copies(fs, directories))

@@ -11,16 +11,21 @@ import functools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
+from bkctl.runtime.bookie.collection.forward_proof import is_older_copy
 from bkctl.runtime.bookie.cookies.directories import record_places
 from bkctl.runtime.bookie.integrity.preboot_check import needs_preboot_check, note_open_ledgers, read_integrity_flag
 from bkctl.runtime.bookie.ports import BookiePorts
 from bkctl.runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
+from bkctl.runtime.errors import MetadataAuthError, MetadataFormatError
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
+from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from bkctl.runtime.metadata.store import MetadataStore
 from bkctl.storage.config import StorageConfig
 from bkctl.storage.dirty_marks import DirtyMarks, forget_marks_of_lost_journals
 from bkctl.storage.disk_room import DiskRoom
 from bkctl.storage.engine.ledger_storage import LedgerStorage
+from bkctl.storage.errors import CorruptFileError
+from bkctl.storage.metadata_seen import read_copies
 from bkctl.storage.ports import DirectoryLock
 
 logger = logging.getLogger(__name__)
@@ -115,7 +120,7 @@ class StorageBoot:
         store: MetadataStore,
         ledgers: LedgerStore,
     ) -> bool:
-        """Whether a repair is due: from an earlier boot, or because the previous process may have lost entries.
+        """Whether a repair is due: from an earlier boot, or because entries of previous processes may be lost.
 
         Records the affected ledgers first if that has not been done, so that this is complete before the bookie is
         registered (hazard H11). MetadataError, StorageError, OSError.
@@ -124,7 +129,28 @@ class StorageBoot:
         is_due = await self._ports.workers.run(BOOT_LANE, read_integrity_flag, first)
         is_unnoted = await self._ports.workers.run(BOOT_LANE, needs_preboot_check, first)
         is_journal_short = self._marks.is_unclean and not self._config.journal.is_data_written
-        if is_unnoted or self._marks.are_entries_at_risk or is_journal_short:
+        is_older = await self._has_older_copy(bookie_id, store, ledgers.root)
+        if is_unnoted or self._marks.are_entries_at_risk or is_journal_short or is_older:
             await note_open_ledgers(storage, bookie_id, store, ledgers, self._ports.workers, flush)
             is_due = True
         return is_due
+
+    async def _has_older_copy(self, bookie_id: str, store: MetadataStore, root: str) -> bool:
+        """Whether a ledger or index directory was restored from an older copy."""
+        directories = self._config.store_directories
+        await store.sync(root)
+        try:
+            copies = await self._ports.workers.run(BOOT_LANE, read_copies, self._ports.file_system, directories)
+            found = await RecoveryNotes(store, root).collection.find(bookie_id)
+        except (CorruptFileError, MetadataAuthError, MetadataFormatError, OSError):
+            return False  # the garbage collection reports it
+        note = None if found is None else found.value
+        older = [directory for directory, seen in copies.items() if is_older_copy(seen, note, bookie_id)]
+        if older:
+            logger.warning(
+                "%s: an older copy, because bookie %s has served since; entries stored since then are missing, and "
+                "are restored from other bookies",
+                ", ".join(older),
+                bookie_id,
+            )
+        return bool(older)

@@ -48,6 +48,7 @@ from bkctl.runtime.bookie.live_settings import LiveSettings
 from bkctl.runtime.bookie.ports import BookieMetadata, BookiePorts
 from bkctl.runtime.bookie.serving.request_path import RequestPath
 from bkctl.runtime.config import BookieConfig, GarbageCollectionConfig
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient
 from bkctl.runtime.metadata.budgeted_store import BudgetedStore
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
@@ -347,16 +348,24 @@ async def assemble_garbage_collector(
     budgeted = BudgetedStore(store, budget)
     metrics = GarbageCollectionMetrics()
     local = LocalLedgers(path.storage, workers, path.handles.forget)
-    ledger_directories = [engine.ledger_directory for engine in path.storage.engines]
     own_id = names.known_as[0]
     local_ids = local.snapshot_with_collected
     proof = ForwardProof(
-        store, uri.root, own_id, ports.file_system, ledger_directories, workers, ports.clock, metrics, local_ids
+        store,
+        uri.root,
+        own_id,
+        ports.file_system,
+        config.storage.store_directories,
+        workers,
+        ports.clock,
+        metrics,
+        local_ids,
     )
     await proof.begin()
     guard = ClusterGuard(store, uri.root, own_id, names.instance_id, proof)
     batch_count_max = _BATCH_COUNT_MAX if rate is None else max(1, min(_BATCH_COUNT_MAX, int(rate)))
     locks = ReplicationLocks(budgeted, uri.root, await workers.run(COMPACTION_LANE, ports.host.canonical_name))
+    live_bookies = RegistrationClient(budgeted, uri.root)
     in_flight_max = settings.overreplicated_in_flight_max
 
     async def open_ledgers() -> LedgerStore:
@@ -371,11 +380,13 @@ async def assemble_garbage_collector(
         deleted=LedgerCollector(
             local, guard, store, ports.clock, metrics, batch_count_max, settings.confirmation_pause_s
         ),
-        overreplicated=OverreplicatedCollector(local, guard, budgeted, locks, names.known_as, metrics, in_flight_max),
+        overreplicated=OverreplicatedCollector(
+            local, guard, budgeted, locks, live_bookies, names.known_as, metrics, in_flight_max
+        ),
         flush=path.checkpoints.flushed,
     )
-    directories = await _directory_collectors(config, ports, path.storage.engines, room, metrics, live)
-    return GarbageCollector(settings, ports.clock, workers, directories, passes, read_repair_due, metrics)
+    collectors = await _directory_collectors(config, ports, path.storage.engines, room, metrics, live)
+    return GarbageCollector(settings, ports.clock, workers, collectors, passes, read_repair_due, metrics)
 
 
 async def _directory_collectors(

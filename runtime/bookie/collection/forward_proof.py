@@ -12,6 +12,8 @@ missing. So before each deletion a bookie compares the store with what it rememb
 A zxid alone is not enough: each election of a leader increases its upper half, also the one after all servers were set
 back. If the store is older than what is remembered, no ledger is deleted until an operator confirms it, or the newer
 metadata is back; after a ledger whose id was not given, only the operator ends it. Source: decision 24.
+
+The other way round, the note shows at a start that a directory was restored from an older copy (``is_older_copy``).
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from bkctl.runtime.ports import Clock, Workers
 from bkctl.storage.advice import with_path
 from bkctl.storage.errors import BkctlError, CorruptFileError
 from bkctl.storage.ids import LedgerId
-from bkctl.storage.metadata_seen import MetadataSeen, read_metadata_seen, write_metadata_seen
+from bkctl.storage.metadata_seen import MetadataSeen, newest, read_copies, write_metadata_seen
 from bkctl.storage.ports import FileSystem
 
 logger = logging.getLogger(__name__)
@@ -72,8 +74,16 @@ def find_older(seen: MetadataSeen | None, note: CollectionNote | None, own_id: s
     return None
 
 
+def is_older_copy(seen: MetadataSeen, note: CollectionNote | None, own_id: str) -> bool:
+    """Whether a directory is a copy from before the bookie last ran: the note is at most one ahead of its file. Pure.
+
+    Not noticed: a copy that is older by less than two rounds, starts and stops.
+    """
+    return note is not None and seen.bookie_id == own_id and note.step > seen.step + 1
+
+
 class ForwardProof:
-    """The proof of one bookie. ``directories``: ``current`` of its ledger directories; ``local_ids``: of its
+    """The proof of one bookie. ``directories``: ``current`` of its ledger and index directories; ``local_ids``: of its
     ledgers."""
 
     def __init__(
@@ -99,6 +109,8 @@ class ForwardProof:
         self._metrics = metrics
         self._local_ids = local_ids
         self._seen: MetadataSeen | None = None
+        self._step_everywhere = 0
+        """Lowest number of the note that a directory remembers; 0 if one remembers nothing that can be read."""
         self._damage: str | None = None
         self._has_notes = True
         """Whether this bookie may read and write its note."""
@@ -111,9 +123,10 @@ class ForwardProof:
         A bookie without ledgers and without memory is new, whatever an earlier bookie of this id has left in the store.
         """
         try:
-            self._seen = await self._workers.run(
-                COMPACTION_LANE, read_metadata_seen, self._file_system, self._directories
-            )
+            copies = await self._workers.run(COMPACTION_LANE, read_copies, self._file_system, self._directories)
+            self._seen = newest(copies)
+            if len(copies) == len(self._directories):
+                self._step_everywhere = min(each.step for each in copies.values())
         except (CorruptFileError, OSError) as error:
             self._damage = f"it is unknown how far the metadata was before: {with_path(error)}"
         try:
@@ -254,8 +267,9 @@ class ForwardProof:
             self._lose_notes(error)
 
     def _present(self, seen: MetadataSeen, note: Versioned[CollectionNote] | None) -> MetadataSeen:
-        """What to remember from now on."""
-        step = max(seen.step, 0 if note is None else note.value.step) + 1 if self._has_notes else seen.step
+        """What to remember from now on. A note that is ahead of a directory keeps its number (``is_older_copy``)."""
+        noted = 0 if note is None else note.value.step
+        step = max(seen.step, noted) + (noted <= self._step_everywhere) if self._has_notes else seen.step
         return msgspec.structs.replace(seen, bookie_id=self._bookie_id, zxid=self._store.zxid, step=step)
 
     async def _find_note(self) -> Versioned[CollectionNote] | None:
@@ -286,6 +300,8 @@ class ForwardProof:
         )
         for error in errors:
             logger.warning("cannot remember in every directory how far the metadata was: %s", with_path(error))
+        if not errors:
+            self._step_everywhere = seen.step
         return errors
 
 

@@ -22,6 +22,7 @@ from bkctl.runtime.bookie.collection.forward_proof import ForwardProof
 from bkctl.runtime.bookie.collection.metrics import GarbageCollectionMetrics
 from bkctl.runtime.errors import LedgerNotFoundError, MetadataError
 from bkctl.runtime.metadata.bookies.cookies import CookieStore
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient
 from bkctl.runtime.metadata.cluster.root import is_restore_unfinished, read_instance_id, unfinished_restore_text
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
 from bkctl.runtime.metadata.ledgers.listing import PartListing
@@ -314,8 +315,10 @@ class OverreplicatedCollector:
 
     A process that copies a ledger holds its replication lock until the metadata references the copy. So an unreferenced
     copy is deleted only under that lock, after a second read, and only if the ledger is closed, because then no writer
-    changes its ensembles. Its fence is kept (``bkctl.storage.engine.collected_ledgers``): a writer that does not know
-    that the ledger is closed must not append here again.
+    changes its ensembles. All bookies in these must be registered: another one may be this bookie under a former id
+    (``cookie migrate``), or may never return. The fence of a deleted copy is kept
+    (``bkctl.storage.engine.collected_ledgers``): a writer that does not know that the ledger is closed must not append
+    here again.
 
     The referenced bookies are not asked whether they have the ledger: the process that copied it has verified that, but
     for what an operator gave up, of which the copy stays. It could also replace what they lost since. So no ledger in
@@ -329,6 +332,7 @@ class OverreplicatedCollector:
         guard: ClusterGuard,
         store: MetadataStore,
         locks: ReplicationLocks,
+        registrations: RegistrationClient,
         own_ids: Collection[str],
         metrics: GarbageCollectionMetrics,
         in_flight_max: int,
@@ -337,6 +341,7 @@ class OverreplicatedCollector:
         self._guard = guard
         self._store = store
         self._locks = locks
+        self._registrations = registrations
         self._own_ids = frozenset(own_ids)
         self._metrics = metrics
         self._in_flight_max = in_flight_max
@@ -344,9 +349,10 @@ class OverreplicatedCollector:
     async def collect(self, ledgers: LedgerStore) -> int:
         """One pass over all local ledgers; returns how many copies were deleted. BkctlError if none can be checked."""
         await self._guard.require_own_cluster()
+        live = (await self._registrations.snapshot()).live
 
         async def is_dropped(ledger_id: LedgerId) -> bool:
-            return await self._is_unnamed(ledgers, ledger_id) and await self._drop(ledgers, ledger_id)
+            return await self._is_unneeded(ledgers, ledger_id, live) and await self._drop(ledgers, ledger_id)
 
         dropped = await _select(self._local.snapshot(), is_dropped, self._in_flight_max)
         self._metrics.ledgers_overreplicated_count += len(dropped)
@@ -363,7 +369,10 @@ class OverreplicatedCollector:
             # Entries in the write cache: a client may be copying it to here without the lock, as Java's tools do.
             if mark is None or not mark.has_row or self._local.is_limbo(ledger_id) or mark.memtable_bytes is not None:
                 return False
-            if not await self._is_unnamed(ledgers, ledger_id) or await self._may_be_the_only_one(ledgers, ledger_id):
+            live = (await self._registrations.snapshot()).live
+            if not await self._is_unneeded(ledgers, ledger_id, live):
+                return False
+            if await self._may_be_the_only_one(ledgers, ledger_id):
                 return False
             await self._guard.require_own_cluster()
             # Before the copy is deleted: without its row, only this record says that the ledger accepts no plain add.
@@ -378,10 +387,11 @@ class OverreplicatedCollector:
             return note is not None
         return bool(note.value.lost) or not note.value.member_since.keys().isdisjoint(self._own_ids)
 
-    async def _is_unnamed(self, ledgers: LedgerStore, ledger_id: LedgerId) -> bool:
-        """Whether a ledger is closed and this bookie is in none of its ensembles."""
+    async def _is_unneeded(self, ledgers: LedgerStore, ledger_id: LedgerId, live: Collection[str]) -> bool:
+        """Whether a ledger is closed and all bookies of its ensembles are registered, and none of them is this one."""
         try:
             metadata = (await ledgers.read(ledger_id)).value
         except LedgerNotFoundError:
             return False  # LedgerCollector handles it
-        return metadata.is_closed and not metadata.bookies() & self._own_ids
+        members = metadata.bookies()
+        return metadata.is_closed and members.isdisjoint(self._own_ids) and members.issubset(live)

@@ -1,6 +1,7 @@
 """After a loss, before the bookie is registered: record which ledgers may miss entries. Source: storage section 9.3.
 
-Runs if the previous process may have acknowledged entries that are no longer on disk, or if a directory was emptied.
+Runs if the previous process may have acknowledged entries that are no longer on disk, or if a directory was emptied or
+restored from an older copy.
 The metadata of all ledgers shows what this bookie should have; the disk is not searched, because lost entries leave no
 trace there. Every step is awaited, and any error ends the boot (hazard H11): a bookie that registers before it knows
 what it may have lost would deny entries that it acknowledged.

@@ -22,9 +22,11 @@ from bkctl.runtime.config import (
     GarbageCollectionConfig,
     MajorCompactionConfig,
 )
+from bkctl.runtime.errors import NodeExistsError
 from bkctl.runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState, Segment
 from bkctl.runtime.metadata.cluster.root import init_cluster
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
+from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from bkctl.runtime.net.loop import LoopClock
@@ -91,7 +93,10 @@ class CollectedBookie:
         is_closed: bool = True,
         entry_count: int = 4,
     ) -> None:
-        """Metadata of a ledger."""
+        """Metadata of a ledger, whose other bookies are registered."""
+        for other in {*bookies} - {BOOKIE_ID}:
+            with contextlib.suppress(NodeExistsError):
+                await self.store.create(Paths(self.ledgers.root).read_only_bookie(other))
         size = len(bookies)
         await self.ledgers.create(
             LedgerMetadata(

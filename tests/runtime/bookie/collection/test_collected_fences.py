@@ -14,6 +14,7 @@ import pytest
 from bkctl.runtime.client import LedgerClient
 from bkctl.runtime.errors import LedgerFencedError, NoSuchLedgerError
 from bkctl.runtime.ledger.metadata import Segment
+from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from bkctl.runtime.protocol.status import Status
 from bkctl.storage.filenames import COLLECTED, LEDGERS_DATABASE, LOCATIONS_DATABASE, seal_file_name
@@ -106,6 +107,8 @@ async def test_a_writer_that_was_fenced_stays_so_when_all_copies_were_collected(
             await client.create(ensemble_size=3, write_quorum_size=3, ack_quorum_size=2)  # the cluster is not empty
             found = await client.ports.ledgers.read(ledger_id)
             assert found.value.last_entry_id == 4
+            for bookie_id in ELSEWHERE:
+                await store.create(Paths(client.ports.ledgers.root).read_only_bookie(bookie_id))
             moved = msgspec.structs.replace(found.value, segments=(Segment(0, ELSEWHERE),))
             await client.ports.ledgers.write(ledger_id, moved, found.version)
             for bookie_id in BOOKIES:

@@ -11,7 +11,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
-from bkctl.runtime.bookie.collection.forward_proof import ForwardProof, find_older
+from bkctl.runtime.bookie.collection.forward_proof import ForwardProof, find_older, is_older_copy
 from bkctl.runtime.errors import LedgerNotFoundError, MetadataError, MetadataUnavailableError, NoNodeError
 from bkctl.runtime.metadata.ledgers.ids import LedgerIdGenerator
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
@@ -22,7 +22,7 @@ from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bkctl.runtime.net.loop import LoopClock
 from bkctl.storage.adapters.filesystem import OsFileSystem
 from bkctl.storage.filenames import METADATA_SEEN
-from bkctl.storage.metadata_seen import MetadataSeen, read_metadata_seen
+from bkctl.storage.metadata_seen import MetadataSeen, newest, read_copies
 from tests.counting_store import CountingStore
 from tests.runtime.bookie.collection.test_ledgers import OWN_ID, Bookie, bookie, hooked_ledgers, tree
 from tests.runtime.metadata.conftest import root, store
@@ -140,7 +140,7 @@ async def test_a_server_that_lags_behind_is_asked_again_before_an_id_counts_as_n
     assert await _absent(ledgers, 11)
     await proof.require_given(ledgers, [11], 9)
     assert (proof.stopped, lagging.is_behind) == (None, False)
-    seen = read_metadata_seen(OsFileSystem(), directories(bookie))
+    seen = newest(read_copies(OsFileSystem(), directories(bookie)))
     assert seen is not None
     assert seen.suspect == -1
 
@@ -197,7 +197,7 @@ async def test_a_damaged_record_stops_the_deletion(bookie: Bookie) -> None:
     assert restarted.stopped is not None
     assert "bkctl.metadata" in restarted.stopped.reason
     await restarted.confirm()
-    seen = read_metadata_seen(OsFileSystem(), directories(bookie))
+    seen = newest(read_copies(OsFileSystem(), directories(bookie)))
     assert seen is not None
     assert seen.chosen == 50
     assert 0 < seen.zxid <= bookie.store.zxid
@@ -242,3 +242,31 @@ class LostAtNote(CountingStore):
 
     async def set(self, path: str, data: bytes, expected_version: int) -> NodeStat:
         raise MetadataUnavailableError("cut off", path)
+
+
+async def test_a_directory_that_could_not_be_written_is_no_older_copy(bookie: Bookie) -> None:
+    """The note must not get two ahead of any directory."""
+    await bookie.proof.advance()
+    path = Path(directories(bookie)[0], METADATA_SEEN)
+    before = path.read_bytes()
+    path.unlink()
+    path.mkdir()  # a rename over it fails
+    for _ in range(3):
+        await bookie.proof.advance()
+        await again(bookie).begin()
+    path.rmdir()
+    path.write_bytes(before)
+    assert await older_copies(bookie) == []
+    for _ in range(2):
+        await bookie.proof.advance()
+    assert await older_copies(bookie) == []
+    path.write_bytes(before)
+    assert await older_copies(bookie) == [str(path.parent)]
+
+
+async def older_copies(bookie: Bookie) -> list[str]:
+    note = await RecoveryNotes(bookie.store, bookie.root).collection.find(OWN_ID)
+    assert note is not None
+    copies = read_copies(OsFileSystem(), directories(bookie))
+    assert len(copies) == len(directories(bookie))
+    return [directory for directory, seen in copies.items() if is_older_copy(seen, note.value, OWN_ID)]

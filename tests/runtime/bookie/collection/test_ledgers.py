@@ -22,6 +22,7 @@ from bkctl.runtime.errors import MetadataError
 from bkctl.runtime.ledger.changes import new_ledger, to_closed
 from bkctl.runtime.ledger.metadata import DigestType, LedgerMetadata
 from bkctl.runtime.metadata.bookies.cookies import Cookie, CookieStore
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient
 from bkctl.runtime.metadata.cluster.root import RESTORE_MARK, init_cluster
 from bkctl.runtime.metadata.ledgers.layout import LedgerTree
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
@@ -101,9 +102,10 @@ class Bookie:
         await self.proof.begin()
         guard = ClusterGuard(self.hooked, self.root, OWN_ID, self._instance_id, self.proof)  # type: ignore[arg-type]
         self.collector = LedgerCollector(local, guard, self.hooked, LoopClock(), self.metrics, 3, 0.01)  # type: ignore[arg-type]
-        self.overreplicated = OverreplicatedCollector(
-            local, guard, self._store, ReplicationLocks(self._store, self.root, "here"), [OWN_ID], self.metrics, 8
-        )
+        locks, live = ReplicationLocks(self._store, self.root, "here"), RegistrationClient(self._store, self.root)
+        self.overreplicated = OverreplicatedCollector(local, guard, self._store, locks, live, [OWN_ID], self.metrics, 8)
+        for member in FOREIGN.bookies():
+            await self._store.create(Paths(self.root).writable_bookie(member), make_parents=True)
         # One that stays, so that the cluster does not look empty.
         await self.ledgers.create(OPEN, ledger_id=3)
 
@@ -428,6 +430,19 @@ async def test_copies_that_may_be_the_only_ones_of_an_accepted_loss_stay(bookie:
     await notes.remove("21")
     assert await bookie.overreplicated.collect(bookie.ledgers) == 1
     assert bookie.local_ids() == {22}
+
+
+async def test_a_copy_stays_while_a_bookie_that_its_ledger_names_is_not_registered(bookie: Bookie) -> None:
+    """That name may be a former id of this bookie (cookie migrate), or of a bookie that does not return."""
+    bookie.store_locally(21)
+    await bookie.create(21, metadata=to_closed(FOREIGN, 0, 10))
+    member = Paths(bookie.root).writable_bookie("third:3181")
+    await bookie.store.delete(member)
+    assert await bookie.overreplicated.collect(bookie.ledgers) == 0
+    assert bookie.local_ids() == {21}
+    await bookie.store.create(Paths(bookie.root).read_only_bookie("third:3181"))
+    assert await bookie.overreplicated.collect(bookie.ledgers) == 1
+    assert bookie.local_ids() == set()
 
 
 async def test_a_copy_that_is_named_by_the_time_its_lock_is_held_stays(bookie: Bookie) -> None:

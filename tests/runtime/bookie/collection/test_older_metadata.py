@@ -95,7 +95,9 @@ def test_bookies_delete_nothing_when_zookeeper_is_set_back(
 def confirm(cluster: Cluster) -> None:
     """An operator lets each bookie delete again."""
     for bookie in cluster.bookies:
-        (item,) = cluster.run("bookie", "gc", "confirm", bookie.id, "-n", "-o", "json").json()["items"]
+        plan = cluster.run("bookie", "gc", "confirm", bookie.id, "-n", "-o", "json").json()
+        (item,) = plan["items"]
+        assert "it also deletes its copies of closed ledgers" in plan["summary"][1]
         assert item["stopped_since_ms"] > 0  # what makes the plan that of this incident
         confirmed = cluster.run("bookie", "gc", "confirm", bookie.id, "--confirm", bookie.id, "-o", "json")
         assert (confirmed.exit_code, confirmed.json()["changed"]) == (0, True), confirmed.stderr

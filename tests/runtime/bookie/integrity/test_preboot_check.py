@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -13,7 +14,13 @@ from kazoo.security import make_digest_acl
 
 from bkctl.runtime.bookie.integrity.preboot_check import note_open_ledgers, read_integrity_flag, set_integrity_flag
 from bkctl.runtime.config import BookieConfig
-from bkctl.runtime.errors import BookieFailedError, MetadataAuthError, UnknownLedgerStateError
+from bkctl.runtime.errors import (
+    BookieFailedError,
+    BookieIOError,
+    MetadataAuthError,
+    NoSuchEntryError,
+    UnknownLedgerStateError,
+)
 from bkctl.runtime.ledger.changes import new_ledger, to_closed
 from bkctl.runtime.ledger.metadata import DigestType
 from bkctl.runtime.metadata.bookies.registration import RegistrationClient, Registrations
@@ -253,3 +260,47 @@ def test_a_flag_that_is_not_known_stops_whoever_reads_it(tmp_path: Path) -> None
     with pytest.raises(IndexDamagedError, match="0x5"):
         read_integrity_flag(engine)
     engine.close()
+
+
+@pytest.mark.parametrize("restored", ["journal- ledgers- index-", "ledgers-1", "index-1"])
+async def test_directories_that_were_restored_from_an_older_copy_deny_nothing(
+    bookie_config: BookieConfig,
+    boot: Boot,
+    ledgers: LedgerStore,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    restored: str,
+) -> None:
+    """A virtual machine is set back, or one disk; the bookie was stopped in order before and after."""
+    storage = msgspec.structs.replace(
+        bookie_config.storage,
+        journal_directories=(str(tmp_path / "journal-0"),),
+        ledger_directories=tuple(str(tmp_path / f"ledgers-{number}") for number in range(2)),
+        index_directories=tuple(str(tmp_path / f"index-{number}") for number in range(2)),
+    )
+    own_id = "set-back"
+    config = msgspec.structs.replace(bookie_config, storage=storage, bookie_id=own_id)
+    ledger_id = 11
+    here = new_ledger((own_id, *OTHERS), 2, 2, DigestType.CRC32C, b"secret")
+    async with boot(config) as peer:
+        await ledgers.create(here, ledger_id=ledger_id)
+        assert await peer.add(ledger_id, 0) is Status.OK
+    copied = [each for each in storage.all_directories if Path(each).name.startswith(tuple(restored.split()))]
+    for number, directory in enumerate(copied):
+        shutil.copytree(directory, tmp_path / f"copy-{number}")
+    async with boot(config) as peer:
+        assert await peer.add(ledger_id, 1) is Status.OK
+        with pytest.raises(NoSuchEntryError):
+            await peer.read(ledger_id, 2)
+    for number, directory in enumerate(copied):
+        shutil.rmtree(directory)
+        shutil.copytree(tmp_path / f"copy-{number}", directory)
+    async with boot(config) as peer:
+        assert await peer.read(ledger_id, 0) == peer.body(ledger_id, 0)
+        with pytest.raises((UnknownLedgerStateError, BookieIOError)):  # the latter if the index knows it
+            await peer.read(ledger_id, 1)
+        assert await peer.add(ledger_id, 2) is Status.FENCED
+    assert f"{copied[-1]}/current: an older copy" in caplog.text
+    caplog.clear()
+    async with boot(config):
+        assert "an older copy" not in caplog.text
