@@ -127,7 +127,7 @@ def print_recoveries(
 
 def _finding(group: LeftGroup) -> dict[str, object]:
     finding = group.left.sentence(len(group.ledger_ids)) + (f" ({group.remedy})" if group.remedy else "")
-    row = _row(group.left.severity, finding, [str(each) for each in group.ledger_ids], group.command)
+    row = _row(group.severity, finding, [str(each) for each in group.ledger_ids], group.command)
     return {**row, "owner": group.owner, "detail": group.detail}
 
 
@@ -173,5 +173,5 @@ def print_recovery(
     sentence = f"{moved_sentence([report])}, {left_sentence(groups)}"
     last = last_step(report.failures, report.bookie_ids, accepted, back)
     sentence += after_recovery(groups, report.bookie_ids, again, last, back)
-    verdict = Verdict(worst(each.left.severity for each in groups), sentence, tuple(filter(None, [last.sentence])))
+    verdict = Verdict(worst(each.severity for each in groups), sentence, tuple(filter(None, [last.sentence])))
     print_recoveries(console, "RecoveryReport", report_body(report), verdict, [report], groups)

@@ -89,7 +89,7 @@ def leaving_verdict(
     if report.refusal is None:
         severity = Severity.WARNING if report.accepted else None
     else:
-        severity = max((each.left.severity for each in groups), default=Severity.WARNING)
+        severity = max((each.severity for each in groups), default=Severity.WARNING)
     return Verdict(severity, sentence, tuple(notes))
 
 

@@ -85,10 +85,12 @@ _SAID = {FailureReason.TARGETS_FAILED, FailureReason.NO_PERMISSION}
 class LeftGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Ledgers that are left for one reason. ``remedy``: what to do before the work is repeated; empty if nothing.
 
-    ``command``: one that helps, or says more about the first of them. ``detail``: why the first is left.
+    ``severity``: that of the reason, but critical if the end of open ledgers has no live copy. ``command``: one that
+    helps, or says more about the first of them. ``detail``: why the first is left.
     """
 
     left: Left
+    severity: Severity
     ledger_ids: tuple[int, ...]
     remedy: str = ""
     command: str | None = None
@@ -151,7 +153,7 @@ def left_groups(
     if groups and groups[-1].left is Left.AGAIN:
         last = groups.pop()
         return [*groups, msgspec.structs.replace(last, ledger_ids=tuple(sorted((*last.ledger_ids, *untried))))]
-    return [*groups, LeftGroup(left=Left.AGAIN, ledger_ids=untried)]
+    return [*groups, LeftGroup(left=Left.AGAIN, severity=Left.AGAIN.severity, ledger_ids=untried)]
 
 
 def _group(
@@ -186,8 +188,12 @@ def _group(
         to_start = tuple(each[0] for each in (*start, *start_last))
         command = show_command(to_start)
     first = min(failures, key=lambda failure: failure.ledger_id)
+    is_end_lost = left is Left.NOT_CLOSED and any(
+        each.absent and not (each.lacks_bookies or each.is_refused) for each in failures
+    )
     return LeftGroup(
         left=left,
+        severity=Severity.CRITICAL if is_end_lost else left.severity,
         ledger_ids=ledger_ids,
         remedy=remedy,
         command=None if command is None else command.format(ledger_ids[0]),

@@ -182,13 +182,16 @@ def test_ledgers_that_are_not_closed_come_before_the_last_step() -> None:
     assert last_step([LOST_WITH_B1, failure(8, FailureReason.LOST, "b1"), unclosed], ["b1", "b2"]) == closes
     stuck = msgspec.structs.replace(unclosed, lacks_bookies=True)
     assert last_step([LOST_WITH_B1, stuck], ["b1"]).ledger_ids == (7,)
+    each_alone = (unclosed, stuck, failure(8, FailureReason.NOT_CLOSED))
+    severities = [left_groups([each], ["b1"])[0].severity for each in each_alone]
+    assert severities == [Severity.CRITICAL, Severity.WARNING, Severity.WARNING], "the first has no live copy of its end"
     assert last_step([failure(8, FailureReason.NOT_CLOSED, "b1", "b4")], ["b1"]) == LastStep()
 
 
 def test_a_bookie_that_is_back_is_neither_to_be_started_nor_lost() -> None:
     (group,) = left_groups([LOST_WITH_B1, failure(8, FailureReason.NOT_CLOSED, "b1")], ["b1"], back=["b1"])
     assert group.sentence == "2 have entries on bookies that are back"
-    assert (group.to_start, group.left.severity) == ((), Severity.INFORMATION)
+    assert (group.to_start, group.severity) == ((), Severity.INFORMATION)
 
 
 def test_a_recovery_explains_no_ledger_whose_loss_the_next_line_accepts() -> None:
