@@ -184,7 +184,7 @@ def test_ledgers_that_are_not_closed_come_before_the_last_step() -> None:
     assert last_step([LOST_WITH_B1, stuck], ["b1"]).ledger_ids == (7,)
     each_alone = (unclosed, stuck, failure(8, FailureReason.NOT_CLOSED))
     severities = [left_groups([each], ["b1"])[0].severity for each in each_alone]
-    assert severities == [Severity.CRITICAL, Severity.WARNING, Severity.WARNING], "the first has no live copy of its end"
+    assert severities == [Severity.CRITICAL, Severity.WARNING, Severity.WARNING], "its end has no live copy"
     assert last_step([failure(8, FailureReason.NOT_CLOSED, "b1", "b4")], ["b1"]) == LastStep()
 
 
