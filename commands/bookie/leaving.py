@@ -27,7 +27,7 @@ from bkctl.commands.bookie.read_only import BookieSwitch
 from bkctl.commands.bookie.stop_command import host_of, run_stop_command
 from bkctl.commands.context import CommandContext, CopyFlags
 from bkctl.commands.errors import Outcome
-from bkctl.commands.ledger.accepted_loss import given_up_record, require_silent
+from bkctl.commands.ledger.accepted_loss import given_up_record
 from bkctl.commands.outages import WorkProgress, continuing_command, reporting_interruption
 from bkctl.commands.progress import Progress
 from bkctl.commands.recovery_job import (
@@ -149,8 +149,6 @@ async def _carry_out(context: CommandContext, request: LeavingRequest) -> tuple[
             noted_losses={each for each, note in given_up.items() if not note.member_since.keys().isdisjoint(ids)},
             is_rehearsal=context.settings.is_rehearsal,
         )
-        if found.accepted:
-            await require_silent(session, ports, ids, [each.ledger_id for each in found.accepted])
         verdict = await _check_cluster(session, access, found) if found.live else None
         access = (await with_startable(access, found.recovery))._replace(drain_wait_s=request.wait_s)
         plan = _change_plan(access, found, request, verdict)

@@ -26,12 +26,12 @@ async def test_what_a_bookie_has_that_serves_is_not_accepted_as_lost(planted: Pl
     try:
         await asyncio.to_thread(permissions.end_registration, serving, planted.cluster.bookie(serving).pid)
         accepted = ("decommission", serving, "--accept-loss", serving, "--from-file", str(ids), "--yes")
-        for ledger_id, refused in (
-            (still_open, await planted.close(still_open, serving)),
-            (closed, await planted.run(*accepted)),
+        absent = f"bookie {serving} is not registered, but"
+        for refused, said in (
+            (await planted.close(still_open, serving), f"it serves and may have entries of ledger {still_open}"),
+            (await planted.run(*accepted), "a bookie answers at its address"),
         ):
-            said = f"bookie {serving} is not registered, but it serves and may have entries of ledger {ledger_id}"
-            assert (refused.exit_code, said in refused.stderr) == (3, True), refused
+            assert (refused.exit_code, f"{absent} {said}" in refused.stderr) == (3, True), refused
     finally:
         await asyncio.to_thread(permissions.lift, permissions.available)
         await asyncio.to_thread(permissions.close)
