@@ -9,8 +9,8 @@ from tests.sim.watched_cluster import Blind
 
 SEEDS = 300
 SEEDS_PER_TEST = 60
-SEED_THAT_FINDS_IT = 256
-"""The only one of 600: others are tried if a change of the simulation has moved it."""
+SEED_THAT_FINDS_IT = 555
+"""The first of all: others are tried if a change of the simulation has moved it."""
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ def test_all_promises_hold(first: int) -> None:
 
 
 def test_without_a_check_of_targets_a_write_names_a_bookie_that_has_left() -> None:
-    outcomes = (explore(seed, Blind.ALL) for seed in (SEED_THAT_FINDS_IT, *range(600)))
+    outcomes = (explore(seed, Blind.ALL) for seed in (SEED_THAT_FINDS_IT, *range(2000)))
     found = next((each for each in outcomes if each.violation is not None), None)
     assert found is not None
 
