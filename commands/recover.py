@@ -46,6 +46,7 @@ from bkctl.runtime.replication.config import OpenLedgers
 from bkctl.runtime.replication.judge.advice import GivenUpLedger
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, are_refusals
 from bkctl.runtime.replication.judge.left_ledgers import Left, situation_of
+from bkctl.runtime.replication.plan.recovery_plan import RecoveryPlan
 from bkctl.runtime.replication.run.recovery import BookieRecovery, RecoveryReport
 from bkctl.runtime.replication.survey.given_up import require_none_named
 
@@ -87,13 +88,13 @@ async def failed_bookie(
             recorded = with_recorded_rates(flags, context.console)
             policy = policy_of(context.settings.replication, recorded, open_ledgers, unfinished.start)
         access = await replication_access(context, session, policy)
-        access = access._replace(returning=await returning_findings(session, bookie_ids))
+        access = access._replace(returning=await returning_findings(access, bookie_ids))
         recovery, console = access.recovery, context.console
         await _require_down(context, session, recovery, bookie_ids)
-        if unfinished is None:
-            require_none_named(await removed_of(access, bookie_ids))
-        planning = None if unfinished is None else recovery.plan_unfinished(unfinished)
-        found = await (planning or recovery.plan(bookie_ids, ledger_ids, only_targets=to or ()))
+        if unfinished is not None:
+            found = await recovery.plan_unfinished(unfinished)
+        else:
+            found = await _new_plan(access, bookie_ids, ledger_ids, to or ())
         # not all ledgers were scanned for an unfinished job, or for chosen ledgers
         scanned_for = bookie_ids if unfinished is None and ledger_ids is None else ()
         plan = (await with_startable(access, found)).change_plan(found)
@@ -123,6 +124,13 @@ async def failed_bookie(
         back, startable = await _bookies_now(access, report)
     print_recovery(console, report, access.accepted, partial(_again, context, report, job_file), back, startable)
     return outcome_of(report, access.accepted)
+
+
+async def _new_plan(
+    access: ReplicationAccess, bookie_ids: list[str], ledger_ids: list[int] | None, targets: Collection[str]
+) -> RecoveryPlan:
+    require_none_named(await removed_of(access, bookie_ids))
+    return await access.recovery.plan(bookie_ids, ledger_ids, only_targets=targets)
 
 
 async def _bookies_now(access: ReplicationAccess, report: RecoveryReport) -> tuple[list[str], Collection[str]]:

@@ -38,12 +38,8 @@ from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPla
 from bkctl.runtime.replication.plan.store import JobStart
 from bkctl.runtime.replication.run.recovery import BookieRecovery
 from bkctl.runtime.replication.survey.given_up import find_removed, judge_given_up
-from bkctl.runtime.replication.survey.unregistered import find_serving
 from bkctl.storage.adapters.sqlite import temporary_database
 from bkctl.storage.severity import Severity
-
-_ASK_TIMEOUT_S = 1.5
-"""Longest wait for the answer of a bookie that is not registered."""
 
 
 class ReplicationAccess(NamedTuple):
@@ -59,6 +55,8 @@ class ReplicationAccess(NamedTuple):
     """About those of the bookies that may come back."""
     refusing: Mapping[str, str] = {}
     """Registered bookies that refuse this client, each with a sentence: nothing can be copied to or from them."""
+    given_up: Mapping[int, GivenUpNote] = {}
+    """What an operator gave up, by ledger."""
     accepted: Mapping[int, GivenUpLedger] = {}
     """Losses that an operator accepted."""
     startable: frozenset[str] = frozenset()
@@ -151,14 +149,13 @@ def _worst_first(findings: Iterable[PlanFinding]) -> tuple[PlanFinding, ...]:
     return tuple(sorted(findings, key=lambda each: each.severity, reverse=True))
 
 
-async def returning_findings(
-    session: Session, bookie_ids: Collection[str], given_up: Mapping[int, GivenUpNote] = {}
-) -> tuple[PlanFinding, ...]:
+async def returning_findings(access: ReplicationAccess, bookie_ids: Collection[str]) -> tuple[PlanFinding, ...]:
     """Warnings of bookies in maintenance, which may come back with their ledgers, and of those that were given up and
     are back."""
+    session = access.session
     notes = await list_maintenance(RecoveryNotes(session.store, session.root))
     away = [each for each in notes if each.bookie_id in bookie_ids and not each.is_overdue(session.now_ms)]
-    back = await find_returned(session.registrations, given_up, session.ledgers)
+    back = await find_returned(session.registrations, access.given_up, session.ledgers)
     found = [is_back(each, ledger_ids) for each, ledger_ids in back if each in bookie_ids]
     warnings = [f"{each.sentence}: {each.command}" for each in found]
     warnings += [in_maintenance(away, session.now_ms).sentence] if away else []
@@ -169,14 +166,8 @@ async def require_not_serving(session: Session, bookie_ids: Collection[str]) -> 
     """RefusedError if one of the bookies, which are in the cluster, serves without a registration: it still has its
     entries. One that must leave can be stopped."""
     down = set(bookie_ids) - (await session.registrations.snapshot()).live
-    for each in serves_unregistered(await _serving(session, down)):
+    for each in serves_unregistered(await session.find_serving(down)):
         raise RefusedError(f"{each.sentence} (one that must leave is stopped first): {each.command}")
-
-
-async def _serving(session: Session, down: Collection[str]) -> Collection[str]:
-    if not down:
-        return ()
-    return await find_serving(session.bookies(timeout_max_s=_ASK_TIMEOUT_S), down, _ASK_TIMEOUT_S)
 
 
 async def find_startable(session: Session) -> frozenset[str]:
@@ -185,7 +176,7 @@ async def find_startable(session: Session) -> frozenset[str]:
     notes = await list_maintenance(RecoveryNotes(session.store, session.root))
     away = {each.bookie_id for each in notes if not each.is_overdue(session.now_ms)}
     down = set(members).difference(live, away, await leaving_bookies(session.store, session.root))
-    return frozenset(down.difference(await _serving(session, down)))
+    return frozenset(down.difference(await session.find_serving(down)))
 
 
 async def with_startable(access: ReplicationAccess, found: RecoveryPlan) -> ReplicationAccess:
@@ -223,7 +214,8 @@ async def replication_access(
     if given_up:
         live = (await session.registrations.snapshot()).live
         accepted = await judge_given_up(await session.ledgers(), given_up, live)
-    return ReplicationAccess(recovery, session, ports.ledgers, policy, refusing=refusing, accepted=accepted)
+    parts = recovery, session, ports.ledgers, policy
+    return ReplicationAccess(*parts, refusing=refusing, given_up=given_up, accepted=accepted)
 
 
 def note_end(change: Change, body: dict[str, object], outcome: Outcome) -> None:

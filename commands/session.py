@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,8 @@ GC_THRESHOLDS = (20_000, 20, 100)
 """Commands make few reference cycles. With the usual thresholds, the search for them takes 6 % of a recovery's time."""
 
 
+ANSWER_TIMEOUT_S = 1.5
+"""Longest wait for the answer of a bookie that may not run."""
 _EXPLAINED_WAIT_S = 1.2
 """While a wait is shorter, its reason is only in the error at its end."""
 _SILENCE_S = 0.4
@@ -183,6 +185,14 @@ class Session:
         bookies = BookiePool(partial(likely_address, self.registrations), config, LoopClock())
         self._at_end.push_async_callback(bookies.close)
         return bookies
+
+    async def find_serving(self, bookie_ids: Collection[str]) -> frozenset[str]:
+        """Those of these bookies, which are not registered, that answer all the same."""
+        from bkctl.runtime.replication.survey.unregistered import find_serving
+
+        if not bookie_ids:
+            return frozenset()
+        return await find_serving(self.bookies(timeout_max_s=ANSWER_TIMEOUT_S), bookie_ids, ANSWER_TIMEOUT_S)
 
     def plan(
         self,

@@ -60,7 +60,6 @@ from bkctl.runtime.admin.calls import AdminCredentials
 from bkctl.runtime.errors import ConflictError, MetadataError, MetadataFormatError, RefusedError
 from bkctl.runtime.metadata.replication.maintenance import end_maintenance, list_maintenance
 from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
-from bkctl.runtime.metadata.replication.recovery_status import read_given_up
 from bkctl.runtime.metadata.store import Node
 from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.replication.config import OpenLedgers
@@ -125,8 +124,7 @@ async def _carry_out(context: CommandContext, request: LeavingRequest) -> tuple[
             copying = with_recorded_rates(request.copying, context.console)
             policy = policy_of(context.settings.replication, copying, request.open_ledgers, left.start)
         access = await replication_access(context, session, policy, request.bookie_ids)
-        given_up = await read_given_up(RecoveryNotes(session.store, session.root))
-        access = access._replace(returning=await returning_findings(session, request.bookie_ids, given_up))
+        access = access._replace(returning=await returning_findings(access, request.bookie_ids))
         ports = (await session.client()).ports
         operation = Decommission(access.recovery, session.cookies, ports)
         ids, console = request.bookie_ids, context.console
@@ -141,12 +139,13 @@ async def _carry_out(context: CommandContext, request: LeavingRequest) -> tuple[
             ids = request.bookie_ids
             return DecommissionReport(bookie_ids=ids, recoveries=(), ledgers_scanned=0, remaining=()), None
         await require_not_serving(session, ids)
+        noted = {each for each, note in access.given_up.items() if not note.member_since.keys().isdisjoint(ids)}
         found = await operation.plan(
             ids,
             lambda each: console.say(waiting_sentence(each)),
             request.accepted,
             request.accepted_from,
-            noted_losses={each for each, note in given_up.items() if not note.member_since.keys().isdisjoint(ids)},
+            noted_losses=noted,
             is_rehearsal=context.settings.is_rehearsal,
         )
         verdict = await _check_cluster(session, access, found) if found.live else None

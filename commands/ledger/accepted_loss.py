@@ -12,7 +12,7 @@ from bkctl.commands.parse import parse_bookie_id
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.safety.gate import Change
 from bkctl.commands.safety.state_directory import user_name
-from bkctl.commands.session import Session
+from bkctl.commands.session import ANSWER_TIMEOUT_S, Session
 from bkctl.runtime.client import LedgerClient
 from bkctl.runtime.client.ports import ClientPorts, credentials_of
 from bkctl.runtime.errors import RefusedError
@@ -26,7 +26,6 @@ from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.judge.closability import why_not_closable
 from bkctl.runtime.replication.judge.fragments import format_ranges
 from bkctl.runtime.replication.survey.loss_proof import last_entry_on, why_not_given_up
-from bkctl.runtime.replication.survey.unregistered import find_serving
 from bkctl.storage.ids import INVALID_ENTRY_ID
 from bkctl.storage.words import counted, enumerated, first_lines
 
@@ -34,7 +33,6 @@ LostBookies = Annotated[
     list[str] | None,
     typer.Option("--accept-loss", metavar="ID", help="A lost bookie to give up; repeatable"),
 ]
-_ASK_TIMEOUT_S = 1.5
 LOSS_TABLE = Table(
     "Given up",
     Column("ledger_id", "LEDGER", is_right=True),
@@ -67,11 +65,10 @@ async def require_silent(
     session: Session, ports: ClientPorts, lost: Collection[str], ledger_ids: Sequence[int]
 ) -> None:
     """RefusedError if one of the lost bookies serves, though it is not registered, and may have entries of a ledger."""
-    asked = session.bookies(timeout_max_s=_ASK_TIMEOUT_S)
-    for bookie_id in sorted(await find_serving(asked, lost, _ASK_TIMEOUT_S)):
+    direct = dataclasses.replace(ports, bookies=session.bookies(timeout_max_s=ANSWER_TIMEOUT_S))
+    for bookie_id in sorted(await session.find_serving(lost)):
         for ledger_id in ledger_ids:
             metadata = (await ports.ledgers.read(ledger_id)).value
-            direct = dataclasses.replace(ports, bookies=asked)
             if await last_entry_on(direct, bookie_id, credentials_of(ledger_id, metadata)) != INVALID_ENTRY_ID:
                 raise RefusedError(
                     f"nothing was changed: bookie {bookie_id} is not registered, but it serves and may have entries of "

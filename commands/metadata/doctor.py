@@ -16,7 +16,7 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.parse import near_miss
 from bkctl.commands.rendering import Column, Table
-from bkctl.commands.session import Session, open_session
+from bkctl.commands.session import ANSWER_TIMEOUT_S, Session, open_session
 from bkctl.commands.table_layout import wrapped
 from bkctl.runtime.errors import MetadataError
 from bkctl.runtime.metadata.bookies.registration import Registrations
@@ -28,7 +28,6 @@ from bkctl.runtime.metadata.replication.recovery_status import RecoveryStatus, i
 from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.replication.judge.cluster_facts import BookieFacts
 from bkctl.runtime.replication.judge.needed_bookies import Idle, NeededBookies
-from bkctl.runtime.replication.survey.unregistered import find_serving
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import counted
 
@@ -44,7 +43,6 @@ _TABLE = Table(
 )
 _RULE_TABLE = Table("Findings of one rule", Column("path", "ZNODE"), Column("problem", "PROBLEM"))
 _LINE_MAX = 110
-_ANSWER_TIMEOUT_S = 1.5
 _INDENT = "  "
 _SIMILARITY_MIN = 0.6
 _WITHOUT_PERMISSION = "node-without-permission"
@@ -104,7 +102,7 @@ async def _down_rules(context: CommandContext, session: Session) -> NeededBookie
         recovery = await read_recovery_status(session.store, session.root, foreign, session.ledgers)
         is_at_work = await is_repaired(session.store, session.root, foreign, recovery)
         down = frozenset(await session.registrations.with_cookie()) - registrations.live
-        serving = await find_serving(session.bookies(timeout_max_s=_ANSWER_TIMEOUT_S), down, _ANSWER_TIMEOUT_S)
+        serving = await session.find_serving(down)
         idle = await _idle_bookies(context, session, registrations, down - serving)
     return NeededBookies(
         frozenset() if registrations is None else registrations.live,
@@ -125,7 +123,7 @@ async def _idle_bookies(
     leaving = await leaving_bookies(session.store, session.root)
     modes = dict.fromkeys(registrations.read_only, False) | dict.fromkeys(sorted(down))
     bookies = [BookieFacts(bookie_id, is_writable=mode, has_cookie=True) for bookie_id, mode in modes.items()]
-    asked = await with_reasons(context, session, bookies, _ANSWER_TIMEOUT_S)
+    asked = await with_reasons(context, session, bookies, ANSWER_TIMEOUT_S)
     return {each.bookie_id: each.why_idle(leaving) for each in asked}
 
 

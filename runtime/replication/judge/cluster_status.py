@@ -123,13 +123,15 @@ def _down_findings(status: ClusterFacts) -> Iterator[Advice]:
     serving, lost = status.serving, status.no_live_copy
     left = [each for each in down if each not in resting and each not in moved and each not in serving]
     is_repaired, total = not _is_nothing_repaired(status), _down_total(status, down)
-    serve = serves_unregistered(
-        serving.difference(resting),
-        total,
-        is_repaired=is_repaired,
-        has_live_copies=not lost.ledgers,
-        stops_writers=_writers_stop(status) is not None,
-    )
+    serve = [
+        *serves_unregistered(
+            serving.difference(resting),
+            total,
+            is_repaired=is_repaired,
+            has_live_copies=not lost.ledgers,
+            stops_writers=_writers_stop(status) is not None,
+        )
+    ]
     if not left:
         yield from serve
     if lost.ledgers:
@@ -139,8 +141,8 @@ def _down_findings(status: ClusterFacts) -> Iterator[Advice]:
         sentence += f"{counted(status.references.ledgers, 'ledger was', 'ledgers were')} read"
         severity = Severity.WARNING if left else Severity.INFORMATION
         yield Advice(severity, "no_live_copy_unknown", sentence, "bkctl audit")
-    yield from serve
     if left:
+        yield from serve
         yield _recover_left(status, down, left)
     if moved:
         yield ledgers_moving(moved)

@@ -1,4 +1,4 @@
-"""What is left on bookies that a drain made read-only and that no command empties now, and what helps. Pure."""
+"""What is left on bookies that a drain made read-only, and what helps. Pure."""
 
 from __future__ import annotations
 

@@ -237,10 +237,8 @@ class LedgerChecker:
 
     async def check_by(self, ledger_id: int, metadata: LedgerMetadata, scope: CheckScope) -> LedgerCheck:
         """Check one ledger by this metadata; raises nothing."""
-        removed, accepted = (
-            self.removed_from(ledger_id, metadata),
-            accepted_entries(self.given_up.get(ledger_id), metadata),
-        )
+        removed = self.removed_from(ledger_id, metadata)
+        accepted = accepted_entries(self.given_up.get(ledger_id), metadata)
         work = CheckWork(ledger_id, self._ports.clock.monotonic_ns(), metadata, scope, removed, accepted)
         self._current[work] = None
         try:
