@@ -47,6 +47,7 @@ from bkctl.runtime.replication.judge.advice import (
     used_fraction,
     waits_for_auditor,
 )
+from bkctl.runtime.replication.judge.drained_bookies import leaving_findings
 from bkctl.runtime.replication.judge.needed_bookies import Idle, WritableBookies, writers_stop
 from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, bookies_to_start
 from bkctl.runtime.replication.judge.verdict import ReplicationState
@@ -68,7 +69,7 @@ class AuditVerdict(msgspec.Struct, frozen=True):
 
 def audit_verdict(report: AuditReport, findings: Sequence[AuditFinding]) -> AuditVerdict:
     """The worst of the findings, or that there is none. Information is one only if ledgers miss copies or lost entries,
-    or if bookies are down, as in the status: not how ledgers were created, or how long they have been open."""
+    or if bookies are down or leave, as in the status: not how ledgers were created, or how long they have been open."""
     summary = report.summary
     is_of_copies = summary.under_replicated + summary.at_risk > 0
     if findings and (findings[0].advice.severity > Severity.INFORMATION or is_of_copies):
@@ -96,7 +97,7 @@ def audit_findings(report: AuditReport) -> list[AuditFinding]:
     serve, others_down = map(AuditFinding, _serve_unregistered(report)), _startable(report)
     found = [*_missing(report), *held_findings(report)]
     found = [*found, *serve] if others_down else [*serve, *found]
-    found += [*_bookies(report), *_unreferenced(report), *_awaited(report)]
+    found += [*_bookies(report), *_leaving(report), *_unreferenced(report), *_awaited(report)]
     found += _others(report)
     return sorted(found, key=lambda each: each.advice.severity, reverse=True)
 
@@ -110,7 +111,7 @@ def state_severities(findings: Iterable[AuditFinding]) -> dict[str, Severity]:
     return found
 
 
-_INFORMATION_OF_STATUS = frozenset({"loss_accepted", "bookies_unreferenced"})
+_INFORMATION_OF_STATUS = frozenset({"loss_accepted", "bookies_leaving", "bookies_unreferenced"})
 _STATES: Mapping[str, str] = {
     "no_live_copy": "unavailable",
     "at_risk": "at_risk",
@@ -343,7 +344,14 @@ def _unreferenced(report: AuditReport) -> Iterator[AuditFinding]:
     with_row = {each.bookie_id for each in report.bookies}
     members = [loss.name for loss in report.losses if loss.kind == "bookie" and loss.name not in with_row]
     if members and not report.summary.unreadable and _writers_stop(report) is None:
-        yield AuditFinding(not_referenced(members, report.summary.ledgers))
+        given_up = {each.bookie_id: each.given_up_ledgers for each in report.leaving if each.given_up_ledgers}
+        yield AuditFinding(not_referenced(members, report.summary.ledgers, given_up))
+
+
+def _leaving(report: AuditReport) -> Iterator[AuditFinding]:
+    """Bookies that a drain made read-only."""
+    leaving = [each for each in report.leaving if not each.given_up_ledgers]
+    yield from map(AuditFinding, leaving_findings(leaving, is_short=_writers_stop(report) is not None))
 
 
 def _awaited(report: AuditReport) -> Iterator[AuditFinding]:

@@ -11,6 +11,7 @@ import datetime
 import math
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
@@ -210,13 +211,25 @@ def in_maintenance(away: Sequence[Maintenance], now_ms: int) -> Advice:
     return Advice(Severity.INFORMATION, "bookies_in_maintenance", "; ".join(sentences) + more, MAINTENANCE_LIST)
 
 
-def not_referenced(bookie_ids: Sequence[str], ledgers: int) -> Advice:
-    """Bookies that are down, and that no ledger references, for example after a recovery."""
+def not_referenced(
+    bookie_ids: Sequence[str], ledgers: int, given_up: Mapping[str, Sequence[int | str]] = MappingProxyType({})
+) -> Advice:
+    """Bookies that are down, and that no ledger references, for example after a recovery.
+
+    ``given_up``: those of them that have entries of ledgers whose loss was accepted, if their disks exist.
+    """
     them = "it" if len(bookie_ids) == 1 else "them"
     sentence = (
         f"{these_bookies(bookie_ids, 'is', 'are')} not registered, and none of the {counted(ledgers, 'ledger')} "
-        f"references {them}: what will not come back can leave the cluster"
+        f"references {them}"
     )
+    if has_entries := [each for each in bookie_ids if each in given_up]:
+        ids = sorted({int(each) for bookie_id in has_entries for each in given_up[bookie_id]})
+        sentence += f"; {counted(len(ids), 'ledger')} whose loss was accepted ({listed(ids)}) could get entries back "
+        sentence += f"from {enumerated(has_entries, shown_max=SHOWN_MAX)}: if {disks_of(has_entries)} exist, start "
+        it, leaves = ("it", "it leaves") if len(has_entries) == 1 else ("them", "they leave")
+        sentence += f"{it} before {leaves} the cluster ({show_command(has_entries)})"
+    sentence += f"{';' if has_entries else ':'} what will not come back can leave the cluster"
     command = f"bkctl decommission {' '.join(bookie_ids[:SHOWN_MAX])}"
     return Advice(Severity.INFORMATION, "bookies_unreferenced", sentence, command)
 
@@ -335,8 +348,8 @@ def these_bookies(bookie_ids: Sequence[str], singular: str, plural: str) -> str:
 
 
 # --- losses that an operator accepted --------------------------------------------------------------------------------
-# They are information everywhere, and no advice says to start the bookies that were given up. If one is back, that is a
-# warning: the garbage collection of a Java bookie will delete what it has.
+# They are information everywhere, and no advice says to start the bookies that were given up, but before they leave the
+# cluster. If one is back, that is a warning: the garbage collection of a Java bookie will delete what it has.
 
 
 class AcceptedLosses(msgspec.Struct, frozen=True, kw_only=True):
