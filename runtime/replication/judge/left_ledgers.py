@@ -21,6 +21,17 @@ from bkctl.storage.severity import Severity
 from bkctl.storage.words import SHOWN_MAX, enumerated
 
 
+class Shortage(msgspec.Struct, frozen=True):
+    """What helps ledgers without a bookie to copy to. ``startable``: see ``more_targets``. ``severity``: how bad the
+    status calls it that bookies are down, or that few are writable."""
+
+    startable: frozenset[str] = frozenset()
+    severity: Severity = Severity.WARNING
+
+
+ENOUGH = Shortage()
+
+
 class Left(enum.Enum):
     """Why ledgers are left, the worst first: what is said of one ledger, and of several."""
 
@@ -85,7 +96,8 @@ _SAID = {FailureReason.TARGETS_FAILED, FailureReason.NO_PERMISSION}
 class LeftGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Ledgers that are left for one reason. ``remedy``: what to do before the work is repeated; empty if nothing.
 
-    ``severity``: that of the reason, but critical if the end of open ledgers has no live copy. ``command``: one that
+    ``severity``: that of the reason, but critical if the end of open ledgers has no live copy, and at least that of the
+    status if there are too few targets. ``command``: one that
     helps, or says more about the first of them. ``detail``: why the first is left.
     """
 
@@ -130,12 +142,12 @@ def left_groups(
     others: Collection[int] = (),
     accepted: Mapping[int, GivenUpLedger] = {},
     back: Collection[str] = (),
-    startable: Collection[str] = (),
+    shortage: Shortage = ENOUGH,
 ) -> list[LeftGroup]:
     """The ledgers by the worst reason of each, the worst group first.
 
     ``others``: ledgers that were not tried. ``accepted``: losses that an operator accepted. ``back``: see
-    ``situation_of``. ``startable``: see ``more_targets``.
+    ``situation_of``. ``shortage``: if there are too few targets.
     """
     worst: dict[int, tuple[Left, LedgerFailure]] = {}
     order = list(Left)
@@ -146,7 +158,7 @@ def left_groups(
     found: dict[Left, list[LedgerFailure]] = {}
     for left, failure in worst.values():
         found.setdefault(left, []).append(failure)
-    groups = [_group(each, found[each], leaving, accepted, startable) for each in order if each in found]
+    groups = [_group(each, found[each], leaving, accepted, shortage) for each in order if each in found]
     untried = tuple(sorted(set(others) - worst.keys()))
     if not untried:
         return groups
@@ -161,13 +173,13 @@ def _group(
     failures: Sequence[LedgerFailure],
     leaving: Collection[str],
     accepted: Mapping[int, GivenUpLedger],
-    startable: Collection[str],
+    shortage: Shortage,
 ) -> LeftGroup:
     ledger_ids = tuple(sorted(failure.ledger_id for failure in failures))
     remedy, command, to_start = _REMEDIES.get(left, ""), _COMMANDS.get(left), tuple[str, ...]()
     if left is Left.NO_TARGET:
-        remedy, command = more_targets(startable)
-        to_start = tuple(sorted(startable)) if set(startable).issubset(leaving) else ()
+        remedy, command = more_targets(shortage.startable)
+        to_start = tuple(sorted(shortage.startable)) if shortage.startable.issubset(leaving) else ()
     failed = next((each.cause for each in failures if each.is_refused or each.reason in _SAID), None)
     if failed is not None:
         remedy = failed  # such as an expired certificate: another bookie would refuse it as well
@@ -193,7 +205,7 @@ def _group(
     )
     return LeftGroup(
         left=left,
-        severity=Severity.CRITICAL if is_end_lost else left.severity,
+        severity=_severity(left, shortage, is_end_lost=is_end_lost),
         ledger_ids=ledger_ids,
         remedy=remedy,
         command=None if command is None else command.format(ledger_ids[0]),
@@ -202,6 +214,12 @@ def _group(
         detail=first.bare_detail,
         owner=first.owner,
     )
+
+
+def _severity(left: Left, shortage: Shortage, *, is_end_lost: bool) -> Severity:
+    if is_end_lost:
+        return Severity.CRITICAL
+    return max(left.severity, shortage.severity) if left in {Left.NO_TARGET, Left.PLACEMENT} else left.severity
 
 
 def _start(to_start: Sequence[Sequence[str]], *, is_given_up: bool = False) -> str:
