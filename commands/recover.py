@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Annotated
 
+import msgspec
 import typer
 
 from bkctl.commands.command import command
@@ -122,7 +123,10 @@ async def failed_bookie(
         if is_done(report, access.accepted):
             await delete_finished_jobs(context, session, scanned_for, flags.resume)
         back, shortage = await _bookies_now(access, report)
-    print_recovery(console, report, access.accepted, partial(_again, context, report, job_file), back, shortage)
+        if found.is_restricted:
+            shortage = msgspec.structs.replace(shortage, only_to=found.targets)
+    again = partial(_again, context, report, job_file, is_restricted=found.is_restricted)
+    print_recovery(console, report, access.accepted, again, back, shortage)
     return outcome_of(report, access.accepted)
 
 
@@ -146,12 +150,20 @@ async def _bookies_now(access: ReplicationAccess, report: RecoveryReport) -> tup
     return back, shortage
 
 
-def _again(context: CommandContext, report: RecoveryReport, job_file: str | None, without: Collection[str]) -> str:
-    """The command that moves what is left; other bookies, or ledgers that were in no plan, need a new job."""
+def _again(
+    context: CommandContext,
+    report: RecoveryReport,
+    job_file: str | None,
+    without: Collection[str],
+    *,
+    is_restricted: bool,
+) -> str:
+    """The command that moves what is left; other bookies or targets, or unplanned ledgers, need a new job."""
     is_unplanned = any(failure.reason is FailureReason.NOT_PLANNED for failure in report.failures)
-    if is_unplanned or without:
+    lacks_targets = is_restricted and any(situation_of(each) is Left.NO_TARGET for each in report.failures)
+    if is_unplanned or without or lacks_targets:
         words = tuple(each for each in context.settings.command_line if each not in without)
-        return continuing_command(words, dropped=frozenset({"--resume"}))
+        return continuing_command(words, dropped=frozenset({"--resume", *(["--to"] if lacks_targets else ())}))
     return continuing_command(context.settings.command_line, job_file)
 
 

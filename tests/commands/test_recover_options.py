@@ -223,6 +223,13 @@ def test_a_plan_says_what_is_fenced_and_what_cannot_be_moved(operator: Operator)
     (blocked,) = plan["findings"]
     assert blocked["severity"] == "warning"
     assert blocked["finding"].startswith("3 ledgers cannot be recovered completely: too few bookies to copy to")
+    remedy = "b2:3181 cannot take them: name others with --to, or leave it out"
+    assert blocked["finding"].endswith(f"; {remedy}")
+    left = operator.run("recover", DEAD, "--ledger", "0", "--to", "b2:3181", "--yes", "-o", "table")
+    assert left.exit_code == 1, left
+    end = f"1 has no bookie to copy to ({remedy}); then continue with: bkctl recover {DEAD} --ledger 0 --yes"
+    assert end in left.stdout, left
+    operator.succeed("recover", DEAD, "--ledger", "0", "--yes")
 
     skipping = operator.run("recover", DEAD, "--dry-run", "--open-ledgers", "skip", "-o", "json").json()
     assert "will leave the last segment of 1 open ledger as it is: 2 (topic" in "\n".join(skipping["summary"])

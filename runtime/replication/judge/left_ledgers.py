@@ -23,10 +23,11 @@ from bkctl.storage.words import SHOWN_MAX, enumerated
 
 class Shortage(msgspec.Struct, frozen=True):
     """What helps ledgers without a bookie to copy to. ``startable``: see ``more_targets``. ``severity``: how bad the
-    status calls it that bookies are down, or that few are writable."""
+    status calls it that bookies are down, or that few are writable. ``only_to``: see ``more_targets``."""
 
     startable: frozenset[str] = frozenset()
     severity: Severity = Severity.WARNING
+    only_to: tuple[str, ...] = ()
 
 
 ENOUGH = Shortage()
@@ -178,8 +179,9 @@ def _group(
     ledger_ids = tuple(sorted(failure.ledger_id for failure in failures))
     remedy, command, to_start = _REMEDIES.get(left, ""), _COMMANDS.get(left), tuple[str, ...]()
     if left is Left.NO_TARGET:
-        remedy, command = more_targets(shortage.startable)
-        to_start = tuple(sorted(shortage.startable)) if shortage.startable.issubset(leaving) else ()
+        remedy, command = more_targets(shortage.startable, shortage.only_to)
+        is_start_enough = not shortage.only_to and shortage.startable.issubset(leaving)
+        to_start = tuple(sorted(shortage.startable)) if is_start_enough else ()
     failed = next((each.cause for each in failures if each.is_refused or each.reason in _SAID), None)
     if failed is not None:
         remedy = failed  # such as an expired certificate: another bookie would refuse it as well

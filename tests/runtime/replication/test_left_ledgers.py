@@ -233,3 +233,11 @@ def test_too_few_targets_are_as_bad_as_in_the_status() -> None:
         no_target, waits = left_groups(failures, ["b1"], shortage=Shortage(severity=severity))
         assert no_target.severity is max(severity, Severity.WARNING), "the ledgers miss copies"
         assert waits.severity is Severity.WARNING
+
+
+def test_named_targets_that_cannot_take_the_copies_are_named_and_no_bookie_is_to_be_added() -> None:
+    short = [failure(1, FailureReason.NOT_ENOUGH_BOOKIES)]
+    groups = left_groups(short, ["b1"], shortage=Shortage(frozenset({"b1"}), only_to=("b3", "b2")))
+    remedy = "b2 and b3 cannot take them: name others with --to, or leave it out"
+    assert [(each.remedy, each.command, each.to_start) for each in groups] == [(remedy, "bkctl bookie list", ())]
+    assert after_recovery(groups, ["b1"], lambda _: AGAIN, LastStep()) == f"; then continue with: {AGAIN}"
