@@ -8,6 +8,7 @@ bookies that will not come back, and accept a loss last, once it is proven.
 from __future__ import annotations
 
 import datetime
+import itertools
 import math
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -81,7 +82,7 @@ def start_first(found: NoLiveCopy, serving: Collection[str] = ()) -> Advice:
     to_start = [each for each in found.to_start if not set(each).intersection(running)]
     sentence += f"; {start_words(to_start)}" if to_start else ""
     sentence += f"; {enumerated(running, shown_max=SHOWN_MAX)} must register again" if running else ""
-    command = show_command([each[0] for each in to_start]) if to_start else f"bkctl bookie state {running[0]}"
+    command = show_command(itertools.chain.from_iterable(to_start)) if to_start else f"bkctl bookie state {running[0]}"
     return Advice(Severity.CRITICAL, "no_live_copy", sentence, command)
 
 

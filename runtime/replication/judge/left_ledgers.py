@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import enum
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import chain
 
 import msgspec
 
@@ -200,7 +201,7 @@ def _group(
     if start or start_last:
         remedy = ", then ".join(filter(None, (_start(start), _start(start_last, is_given_up=True))))
         to_start = tuple(each[0] for each in (*start, *start_last))
-        command = show_command(to_start)
+        command = show_command(chain.from_iterable((*start, *start_last)))
     first = min(failures, key=lambda failure: failure.ledger_id)
     is_end_lost = left is Left.NOT_CLOSED and any(
         each.absent and not (each.lacks_bookies or each.is_refused) for each in failures

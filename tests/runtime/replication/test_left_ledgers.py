@@ -58,6 +58,7 @@ def test_a_bookie_that_is_given_up_is_started_only_if_no_other_has_the_entries()
     assert group.sentence == "1 has entries without a live copy (start b1 if its disks exist)"
     (group,) = left_groups([failure(1, FailureReason.LOST, "b1", "b2")], ["b1", "b2"])
     assert group.sentence == "1 has entries without a live copy (start b1 or b2 if their disks exist)"
+    assert (group.command, group.to_start) == ("bkctl bookie show b1 b2", ("b1",)), "any of them"
 
 
 def test_only_what_was_given_up_counts_as_an_accepted_loss() -> None:
