@@ -89,6 +89,9 @@ def test_the_status_says_that_a_decommission_waits_for_the_stop(
         say_the_same(cluster, bookie_id)
         screen = cluster.run("status", "-o", "table").stdout
         assert "nothing to move; a decommission waits for the stop of a bookie" in screen, screen
+        planned = cluster.run(*shlex.split(stop)[1:], "-n", "-o", "table").stdout
+        awaited = f"bookie {bookie_id} will end: a decommission waits for this, and no ledger references the bookie\n"
+        assert planned.startswith(awaited), planned
         stopped = cluster.run(*shlex.split(stop)[1:], "--yes")
         assert stopped.exit_code == 0, stopped
         wait_until(lambda: cluster.run("bookie", "show", bookie_id).exit_code == 4)
