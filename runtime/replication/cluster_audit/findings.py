@@ -52,7 +52,7 @@ from bkctl.runtime.replication.judge.needed_bookies import Idle, WritableBookies
 from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, bookies_to_start
 from bkctl.runtime.replication.judge.verdict import ReplicationState
 from bkctl.storage.severity import OK, Severity
-from bkctl.storage.words import SHOWN_MAX, counted, enumerated
+from bkctl.storage.words import SHOWN_MAX, counted, enumerated, listed
 
 _OVER_A_DAY = frozenset(name for name, end_s in AGES if end_s is None or end_s > 86_400)
 
@@ -111,6 +111,7 @@ def state_severities(findings: Iterable[AuditFinding]) -> dict[str, Severity]:
     return found
 
 
+_IDS_SHOWN_MAX = 10
 _INFORMATION_OF_STATUS = frozenset({"loss_accepted", "bookies_leaving", "bookies_unreferenced"})
 _STATES: Mapping[str, str] = {
     "no_live_copy": "unavailable",
@@ -179,6 +180,9 @@ def _missing(report: AuditReport) -> Iterator[AuditFinding]:
     if unreadable := summary.unreadable:
         its = "its" if unreadable == 1 else "their"
         sentence = f"the metadata of {counted(unreadable, 'ledger')} cannot be read, so {its} copies are unknown"
+        for first in report.unreadable[:1]:
+            names = listed([each.ledger_id for each in report.unreadable[:_IDS_SHOWN_MAX]], total=unreadable)
+            sentence += f": {names} ({first.problem})"
         yield AuditFinding(Advice(Severity.CRITICAL, "unreadable", sentence, "bkctl metadata doctor"), unreadable)
     if summary.lost:
         lost = [row for row in unavailable if row.is_lost]
@@ -385,13 +389,13 @@ def _others(report: AuditReport) -> Iterator[AuditFinding]:
             sentence = f"{counted(count, 'open ledger')} {what}: start bookies, or add some"
             yield AuditFinding(Advice(Severity.WARNING, part, sentence, "bkctl bookie list"), count)
     yield from _misplaced(report)
-    for part, total, listed, what in (  # nothing is to be repaired
+    for part, total, rows_of_part, what in (  # nothing is to be repaired
         ("ack_quorum_one", summary.ack_quorum_one, report.ack_quorum_one, _ACK_QUORUM_ONE),
         ("write_quorum_one", summary.write_quorum_one, (), "one copy of each entry (Qw 1)"),
     ):
         if total:
             sentence = f"{counted(total, 'ledger was', 'ledgers were')} created with {what}"
-            yield finding_of(Advice(Severity.INFORMATION, part, sentence), total, listed)
+            yield finding_of(Advice(Severity.INFORMATION, part, sentence), total, rows_of_part)
 
 
 def _misplaced(report: AuditReport) -> Iterator[AuditFinding]:

@@ -84,7 +84,7 @@ def verdict(audited: AuditReport) -> str:
         ([closed(A, B)], "ok: the only ledger has every copy"),
         ([closed(A, B), closed(B, C)], "ok: all 2 ledgers have every copy"),
         ([closed(A, B, ack_quorum=1)], "ok: the only ledger has every copy"),
-        (["garbage"], "critical: the metadata of 1 ledger cannot be read, so its copies are unknown"),
+        (["garbage"], "critical: the metadata of 1 ledger cannot be read, so its copies are unknown: 1 (garbage)"),
     ],
     ids=["none", "one", "two", "information", "unreadable"],
 )
