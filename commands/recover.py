@@ -122,10 +122,8 @@ async def failed_bookie(
                 note_end(change, report_body(report), outcome_of(report, access.accepted))
         if is_done(report, access.accepted):
             await delete_finished_jobs(context, session, scanned_for, flags.resume)
-        back, shortage = await _bookies_now(access, report)
-        if found.is_restricted:
-            shortage = msgspec.structs.replace(shortage, only_to=found.targets)
-    again = partial(_again, context, report, job_file, is_restricted=found.is_restricted)
+        back, shortage = await _bookies_now(access, found, report)
+    again = partial(_again, context, report, job_file, shortage)
     print_recovery(console, report, access.accepted, again, back, shortage)
     return outcome_of(report, access.accepted)
 
@@ -137,7 +135,9 @@ async def _new_plan(
     return await access.recovery.plan(bookie_ids, ledger_ids, only_targets=targets)
 
 
-async def _bookies_now(access: ReplicationAccess, report: RecoveryReport) -> tuple[list[str], Shortage]:
+async def _bookies_now(
+    access: ReplicationAccess, plan: RecoveryPlan, report: RecoveryReport
+) -> tuple[list[str], Shortage]:
     """The bookies of a recovery with ledgers left that serve again, and whether others are missing, as far as it is
     known."""
     back: list[str] = []
@@ -147,20 +147,19 @@ async def _bookies_now(access: ReplicationAccess, report: RecoveryReport) -> tup
             registered = await access.recovery.registered(report.bookie_ids)
             back = [each for each in registered if await access.recovery.error_of(each) is None]
             shortage = await find_shortage(access.session, report.failures)
-    return back, shortage
+    return back, msgspec.structs.replace(shortage, only_to=plan.targets if plan.is_restricted else ())
 
 
 def _again(
     context: CommandContext,
     report: RecoveryReport,
     job_file: str | None,
+    shortage: Shortage,
     without: Collection[str],
-    *,
-    is_restricted: bool,
 ) -> str:
     """The command that moves what is left; other bookies or targets, or unplanned ledgers, need a new job."""
     is_unplanned = any(failure.reason is FailureReason.NOT_PLANNED for failure in report.failures)
-    lacks_targets = is_restricted and any(situation_of(each) is Left.NO_TARGET for each in report.failures)
+    lacks_targets = bool(shortage.only_to) and any(situation_of(each) is Left.NO_TARGET for each in report.failures)
     if is_unplanned or without or lacks_targets:
         words = tuple(each for each in context.settings.command_line if each not in without)
         return continuing_command(words, dropped=frozenset({"--resume", *(["--to"] if lacks_targets else ())}))
