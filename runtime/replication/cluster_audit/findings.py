@@ -366,7 +366,8 @@ def _awaited(report: AuditReport) -> Iterator[AuditFinding]:
             pending.append((each.bookie_id, LostBookieNote(lost_ms=0, due_ms=each.deadline_ms)))
         if _is_in_maintenance(each, now_ms):
             excused.append(each.bookie_id)
-    if (advice := waits_for_auditor(pending, report.summary.auditor, now_ms, excused)) is not None:
+    advice = waits_for_auditor(pending, report.summary.auditor, now_ms, excused, is_kept=True)
+    if advice is not None:
         yield AuditFinding(advice)
 
 

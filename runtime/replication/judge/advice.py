@@ -313,18 +313,25 @@ def not_repairing(
 
 
 def waits_for_auditor(
-    pending: Iterable[tuple[str, LostBookieNote]], auditor: str | None, now_ms: int, excused: Collection[str] = ()
+    pending: Iterable[tuple[str, LostBookieNote]],
+    auditor: str | None,
+    now_ms: int,
+    excused: Collection[str] = (),
+    *,
+    is_kept: bool = False,
 ) -> Advice | None:
-    """Bookies whose ledgers the auditor will mark, when and by whom; None if there are none."""
+    """Bookies whose ledgers the auditor will mark, when and by whom; None if there are none.
+
+    ``is_kept``: the sentence is read later as well, so it says the day, and not how long it takes from now.
+    """
     due = {bookie_id: note.due_ms for bookie_id, note in pending if note.due_ms > now_ms and bookie_id not in excused}
     if not due:
         return None
     first_ms = min(due.values())
     who = "the auditor" if auditor is None else f"the auditor {auditor}"
-    sentence = (
-        f"{these_bookies(list(due), 'is', 'are')} gone; {who} marks the ledgers at {clock_time(first_ms, now_ms)}, in "
-        f"{duration((first_ms - now_ms) / 1000)}"
-    )
+    when = f"{clock_time(first_ms, now_ms)}, in {duration((first_ms - now_ms) / 1000)}"
+    when = clock_time(first_ms, 0) if is_kept else when
+    sentence = f"{these_bookies(list(due), 'is', 'are')} gone; {who} marks the ledgers at {when}"
     return Advice(Severity.INFORMATION, "deadlines", sentence, AUTORECOVERY_STATUS)
 
 
