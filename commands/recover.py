@@ -122,9 +122,8 @@ async def failed_bookie(
                 note_end(change, report_body(report), outcome_of(report, access.accepted))
         if is_done(report, access.accepted):
             await delete_finished_jobs(context, session, scanned_for, flags.resume)
-        back, shortage = await _bookies_now(access, found, report)
-    again = partial(_again, context, report, job_file, shortage)
-    print_recovery(console, report, access.accepted, again, back, shortage)
+        back, short = await _bookies_now(access, found, report)
+    print_recovery(console, report, access.accepted, partial(_again, context, report, job_file, short), back, short)
     return outcome_of(report, access.accepted)
 
 
