@@ -287,11 +287,12 @@ async def find_away(
         return ()
     live = (await registrations.snapshot()).live
     with_entries = await _with_old_entries(registrations, given_up, lambda named: set(named) - live)
-    found: list[tuple[str, int]] = []
-    for ledger_id, away in with_entries.items():
-        if await (await open_ledgers()).find_existing(ledger_id) is not None:
-            found += [(each, ledger_id) for each in away]
-    return _by_bookie(found)
+    if not with_entries:
+        return ()
+    find = (await open_ledgers()).find_existing
+    async with aclosing(pipelined(each_of(with_entries), find, _LOOKED_UP_IN_FLIGHT_MAX)) as existing:
+        ids = [each async for each in existing if each is not None]
+    return _by_bookie((bookie_id, each) for each in ids for bookie_id in with_entries[each])
 
 
 async def _with_old_entries(
