@@ -113,14 +113,12 @@ async def reporting_interruption(context: CommandContext, work: WorkT) -> AsyncI
         for sentence in work.state:
             console.warn(sentence)
         if has_begun:  # else it was refused before the first change: the error is complete
-            again = continuing_command(context.settings.command_line, work.file)
             if isinstance(error, OperationLockedError):
                 console.warn(
                     "the ZooKeeper session of this command has ended, because it was suspended or ZooKeeper was out of "
-                    f"reach, and another command works there now; to continue once that has ended: {again}"
+                    "reach, and another command works there now: continue once that has ended"
                 )
-            else:
-                console.warn(f"to continue: {again}")
+            console.warn(f"to continue: {continuing_command(context.settings.command_line, work.file)}")
         if isinstance(error, MetadataUnavailableError):
             raise ChangeCutOffError(str(error), error.path) from error
         raise

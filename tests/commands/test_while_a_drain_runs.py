@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shlex
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -115,34 +114,3 @@ def test_the_status_says_that_a_drain_waits_for_writers(
         say_the_same(cluster, bookie_id)
         run_printed(cluster, close, "--yes")
         wait_until(lambda: findings(cluster)["bookies_leaving"]["command"] == f"bkctl decommission {bookie_id}")
-
-
-@pytest.mark.battery
-def test_a_drain_that_was_suspended_says_that_another_has_its_bookie(
-    start_cluster: Callable[[int], Cluster], tmp_path: Path
-) -> None:
-    cluster = start_cluster(4)
-    write(cluster, 2, ledgers=20)
-    bookie_id = cluster.bookies[0].id
-    config, log = tmp_path / "config.toml", tmp_path / "log"
-    config.write_text("[zookeeper]\nsession_timeout_ms = 6000\n")
-    words = ("bookie", "drain", bookie_id, "--copy-rate", "64", "--yes")
-    variables = {"BKCTL_METADATA_URI": cluster.metadata_uri, "BKCTL_CONFIG": str(config)}
-    with log.open("wb") as file:
-        first = start_bkctl(*words, stdout=file, stderr=file, variables=variables)
-    try:
-        wait_until(lambda: " ledgers done" in log.read_text(), process=first, tell=log.read_text)
-        first.send_signal(signal.SIGSTOP)
-        wait_until(lambda: "no command moves" in findings(cluster).get("bookies_leaving", {}).get("finding", ""))
-        with running(cluster, tmp_path / "log2", *words[:-1]):
-            wait_until(lambda: "a command is moving" in findings(cluster).get("bookies_leaving", {}).get("finding", ""))
-            first.send_signal(signal.SIGCONT)
-            assert first.wait(COMMAND_TIMEOUT_S) == 5, log.read_text()
-    finally:
-        first.send_signal(signal.SIGCONT)
-        first.terminate()
-        first.wait(COMMAND_TIMEOUT_S)
-    said = " ".join(log.read_text().split())
-    assert "the ZooKeeper session of this command has ended, because it was suspended or ZooKeeper" in said
-    assert f"another command works there now; to continue once that has ended: bkctl bookie drain {bookie_id} " in said
-    assert f"error: another operation is working on bookie {bookie_id}: 'bookie drain' by " in said
