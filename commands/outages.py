@@ -13,6 +13,7 @@ from bkctl.commands.errors import ChangeCutOffError
 from bkctl.commands.rendering import time_of_day
 from bkctl.commands.safety.state_directory import mask_secrets
 from bkctl.runtime.errors import MetadataUnavailableError
+from bkctl.runtime.metadata.cluster.operation_lock import OperationLockedError
 from bkctl.runtime.metadata.outage import MetadataOutage
 from bkctl.runtime.replication.run.ledgers import RecoveryProgress
 from bkctl.storage.errors import BkctlError
@@ -112,6 +113,11 @@ async def reporting_interruption(context: CommandContext, work: WorkT) -> AsyncI
         for sentence in work.state:
             console.warn(sentence)
         if has_begun:  # else it was refused before the first change: the error is complete
+            if isinstance(error, OperationLockedError):
+                console.warn(
+                    "the ZooKeeper session of this command has ended, because it was suspended or ZooKeeper was out of "
+                    "reach, and another command works there now: continue once that has ended"
+                )
             console.warn(f"to continue: {continuing_command(context.settings.command_line, work.file)}")
         if isinstance(error, MetadataUnavailableError):
             raise ChangeCutOffError(str(error), error.path) from error

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Annotated
 
+import msgspec
 import typer
 
 from bkctl.commands.command import command
@@ -27,7 +28,7 @@ from bkctl.commands.recovery_progress import recovery_progress
 from bkctl.commands.recovery_rendering import PLAN_TABLE, plan_body, report_body
 from bkctl.commands.replication_access import (
     ReplicationAccess,
-    find_startable,
+    find_shortage,
     note_end,
     policy_of,
     removed_of,
@@ -45,7 +46,7 @@ from bkctl.runtime.errors import MetadataError
 from bkctl.runtime.replication.config import OpenLedgers
 from bkctl.runtime.replication.judge.advice import GivenUpLedger
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, are_refusals
-from bkctl.runtime.replication.judge.left_ledgers import Left, situation_of
+from bkctl.runtime.replication.judge.left_ledgers import Left, Shortage, situation_of
 from bkctl.runtime.replication.plan.recovery_plan import RecoveryPlan
 from bkctl.runtime.replication.run.recovery import BookieRecovery, RecoveryReport
 from bkctl.runtime.replication.survey.given_up import require_none_named
@@ -121,8 +122,8 @@ async def failed_bookie(
                 note_end(change, report_body(report), outcome_of(report, access.accepted))
         if is_done(report, access.accepted):
             await delete_finished_jobs(context, session, scanned_for, flags.resume)
-        back, startable = await _bookies_now(access, report)
-    print_recovery(console, report, access.accepted, partial(_again, context, report, job_file), back, startable)
+        back, short = await _bookies_now(access, found, report)
+    print_recovery(console, report, access.accepted, partial(_again, context, report, job_file, short), back, short)
     return outcome_of(report, access.accepted)
 
 
@@ -133,25 +134,34 @@ async def _new_plan(
     return await access.recovery.plan(bookie_ids, ledger_ids, only_targets=targets)
 
 
-async def _bookies_now(access: ReplicationAccess, report: RecoveryReport) -> tuple[list[str], Collection[str]]:
-    """The bookies of a recovery with ledgers left that serve again, and those to start (see ``more_targets``), as far
-    as it is known."""
+async def _bookies_now(
+    access: ReplicationAccess, plan: RecoveryPlan, report: RecoveryReport
+) -> tuple[list[str], Shortage]:
+    """The bookies of a recovery with ledgers left that serve again, and whether others are missing, as far as it is
+    known."""
     back: list[str] = []
-    startable: Collection[str] = ()
+    shortage = Shortage()
     if report.failures:
         with contextlib.suppress(MetadataError):
             registered = await access.recovery.registered(report.bookie_ids)
             back = [each for each in registered if await access.recovery.error_of(each) is None]
-            startable = await find_startable(access.session)
-    return back, startable
+            shortage = await find_shortage(access.session, report.failures)
+    return back, msgspec.structs.replace(shortage, only_to=plan.targets if plan.is_restricted else ())
 
 
-def _again(context: CommandContext, report: RecoveryReport, job_file: str | None, without: Collection[str]) -> str:
-    """The command that moves what is left; other bookies, or ledgers that were in no plan, need a new job."""
+def _again(
+    context: CommandContext,
+    report: RecoveryReport,
+    job_file: str | None,
+    shortage: Shortage,
+    without: Collection[str],
+) -> str:
+    """The command that moves what is left; other bookies or targets, or unplanned ledgers, need a new job."""
     is_unplanned = any(failure.reason is FailureReason.NOT_PLANNED for failure in report.failures)
-    if is_unplanned or without:
+    lacks_targets = bool(shortage.only_to) and any(situation_of(each) is Left.NO_TARGET for each in report.failures)
+    if is_unplanned or without or lacks_targets:
         words = tuple(each for each in context.settings.command_line if each not in without)
-        return continuing_command(words, dropped=frozenset({"--resume"}))
+        return continuing_command(words, dropped=frozenset({"--resume", *(["--to"] if lacks_targets else ())}))
     return continuing_command(context.settings.command_line, job_file)
 
 

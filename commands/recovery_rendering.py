@@ -215,7 +215,7 @@ def plan_findings(
         number, why = counted(len(unclosable), "ledger"), _why_not_closed(unclosable[0])
         warnings.append(f"will leave the last segment of {number} as it is: {_first_names(unclosable)}; {why}")
     if blocked:
-        remedy = "allow more targets" if plan.is_restricted else more_targets(startable)[0]
+        remedy, _ = more_targets(startable, plan.targets if plan.is_restricted else ())
         warnings.append(
             f"{counted(len(blocked), 'ledger')} cannot be recovered completely: too few bookies to copy to "
             f"({blocked[0].why_no_target}); {remedy}"

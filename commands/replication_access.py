@@ -17,7 +17,7 @@ from bkctl.commands.recovery_rendering import PLAN_TABLE, PlanItems, plan_body, 
 from bkctl.commands.rendering import Table
 from bkctl.commands.safety.gate import Change, open_change
 from bkctl.commands.safety.plan import Plan, PlanFinding
-from bkctl.commands.session import Session
+from bkctl.commands.session import ANSWER_TIMEOUT_S, Session
 from bkctl.runtime.client.access import require_access
 from bkctl.runtime.errors import RefusedError
 from bkctl.runtime.metadata.cluster.operation_lock import leaving_bookies
@@ -25,6 +25,7 @@ from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
 from bkctl.runtime.metadata.replication.maintenance import list_maintenance
 from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
 from bkctl.runtime.metadata.replication.recovery_status import find_returned, read_given_up
+from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.replication.config import CopyPace, OpenLedgers, Policy, ReplicationConfig
 from bkctl.runtime.replication.judge.advice import (
     GivenUpLedger,
@@ -34,12 +35,19 @@ from bkctl.runtime.replication.judge.advice import (
     serves_unregistered,
     these_bookies,
 )
+from bkctl.runtime.replication.judge.cluster_status import status_findings
+from bkctl.runtime.replication.judge.ledger_result import LedgerFailure
+from bkctl.runtime.replication.judge.left_ledgers import Left, Shortage, situation_of
 from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
 from bkctl.runtime.replication.plan.store import JobStart
 from bkctl.runtime.replication.run.recovery import BookieRecovery
 from bkctl.runtime.replication.survey.given_up import find_removed, judge_given_up
+from bkctl.runtime.replication.survey.status import StatusLimits, StatusSurvey
 from bkctl.storage.adapters.sqlite import temporary_database
 from bkctl.storage.severity import Severity
+
+_SHORT_OF_BOOKIES = {"bookies_down", "no_writable_bookie", "writers_stop"}
+"""Parts of the status."""
 
 
 class ReplicationAccess(NamedTuple):
@@ -177,6 +185,17 @@ async def find_startable(session: Session) -> frozenset[str]:
     away = {each.bookie_id for each in notes if not each.is_overdue(session.now_ms)}
     down = set(members).difference(live, away, await leaving_bookies(session.store, session.root))
     return frozenset(down.difference(await session.find_serving(down)))
+
+
+async def find_shortage(session: Session, failures: Iterable[LedgerFailure]) -> Shortage:
+    """What helps the ledgers of these that have too few targets, and how bad the status calls that; MetadataError."""
+    if not any(situation_of(each) in {Left.NO_TARGET, Left.PLACEMENT} for each in failures):
+        return Shortage()
+    bookies = session.bookies(timeout_max_s=ANSWER_TIMEOUT_S)
+    survey = StatusSurvey(session.store, session.root, session.ledgers, bookies, LoopClock(), StatusLimits())
+    found = status_findings(await survey.read())
+    severities = [each.severity for each in found if each.part in _SHORT_OF_BOOKIES]
+    return Shortage(await find_startable(session), max([Severity.WARNING, *severities]))
 
 
 async def with_startable(access: ReplicationAccess, found: RecoveryPlan) -> ReplicationAccess:

@@ -22,7 +22,7 @@ from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.replication.judge.cluster_facts import ClusterFacts, first_counted, seconds_left
 from bkctl.runtime.replication.judge.cluster_status import down_bookies, status_findings
 from bkctl.runtime.replication.judge.daemon_findings import DAEMON_REFUSED
-from bkctl.runtime.replication.survey.status import StatusLimits, StatusSurvey
+from bkctl.runtime.replication.survey.status import StatusLimits, StatusSurvey, read_drained
 from bkctl.storage.severity import Severity, word, worst
 from bkctl.storage.words import counted, duration, percent, size
 
@@ -100,7 +100,7 @@ async def _read_status(context: CommandContext) -> ClusterFacts:
         known = await with_reasons(context, session, facts.bookies, _TIMEOUT_S)
         read_only = [each for each in known if each.is_writable is False]
         drained = {each.bookie_id for each in read_only if each.is_drained or each.bookie_id in facts.recovering}
-        left = await survey.drained(drained) if drained else {}
+        left = await read_drained(session.store, session.root, session.ledgers, drained, limits.ledgers_s)
         return msgspec.structs.replace(facts, bookies=known, drained=left)
     except ClusterNotFoundError as error:
         raise await with_likely_names(session.store, session.registrations, error) from error

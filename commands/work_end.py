@@ -17,7 +17,7 @@ from bkctl.commands.recovery_rendering import (
 )
 from bkctl.commands.rendering import Column, Lines, Row, Table
 from bkctl.runtime.replication.judge.advice import GivenUpLedger
-from bkctl.runtime.replication.judge.left_ledgers import LeftGroup, after_recovery, last_step, left_groups
+from bkctl.runtime.replication.judge.left_ledgers import LeftGroup, Shortage, after_recovery, last_step, left_groups
 from bkctl.runtime.replication.run.recovery import RecoveryReport
 from bkctl.storage.severity import Severity, word, worst
 from bkctl.storage.words import counted, duration, size
@@ -164,12 +164,12 @@ def print_recovery(
     accepted: Mapping[int, GivenUpLedger],
     again: Callable[[Collection[str]], str],
     back: Sequence[str],
-    startable: Collection[str],
+    shortage: Shortage,
 ) -> None:
     """Print the end of a recovery. ``again``: the command that continues it without some of the bookies.
 
-    ``back``: those of the bookies that serve again. ``startable``: see ``more_targets``."""
-    groups = left_groups(report.failures, report.bookie_ids, accepted=accepted, back=back, startable=startable)
+    ``back``: those of the bookies that serve again. ``shortage``: see ``left_groups``."""
+    groups = left_groups(report.failures, report.bookie_ids, accepted=accepted, back=back, shortage=shortage)
     sentence = f"{moved_sentence([report])}, {left_sentence(groups)}"
     last = last_step(report.failures, report.bookie_ids, accepted, back)
     sentence += after_recovery(groups, report.bookie_ids, again, last, back)

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, aclosing, contextmanager
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from bkctl.runtime.errors import MetadataFormatError
+from bkctl.runtime.errors import MetadataAuthError, MetadataFormatError
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.metadata.ledgers.ledgers import FoundLedgers
 from bkctl.runtime.metadata.store import Versioned
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bkctl.spark_reports.rows import WriteSetFile
 
 
-FoundLedger: TypeAlias = tuple[int, Versioned[LedgerMetadata] | MetadataFormatError]
+FoundLedger: TypeAlias = tuple[int, Versioned[LedgerMetadata] | MetadataFormatError | MetadataAuthError]
 """A ledger with its metadata, or the reason why that cannot be read."""
 
 

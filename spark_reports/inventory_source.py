@@ -36,4 +36,8 @@ class InventoryReader(AuditReader):
                 request = self._job.request.share(partition.budget_shares)
                 facts = settings.facts
                 inventory = CopyInventory(client.ports, facts.registrations.live, request, facts.given_up)
-                yield (ledgers.read_all(subtree) for subtree in partition.subtrees), None, inventory
+                yield (
+                    (ledgers.read_all(subtree, outlasts_refusals=True) for subtree in partition.subtrees),
+                    None,
+                    inventory,
+                )

@@ -115,7 +115,7 @@ async def _audit_plainly(
                 wanted = plan.for_cluster(session, facts.instance_id)
                 inventory = wanted.way, CopyInventory(ports, facts.registrations.live, wanted, facts.given_up)
             return await audit_plainly(
-                [ledgers.read_all()],
+                [ledgers.read_all(outlasts_refusals=True)],
                 facts,
                 out_directory=out,
                 on_progress=LedgerProgress(progress, total).show,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from bkctl.commands.audit.earlier import EarlierReports
-from bkctl.commands.bookie.read_only_reasons import with_reasons
+from bkctl.commands.bookie.read_only_reasons import find_leaving, with_reasons
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.session import Session
@@ -20,6 +20,7 @@ from bkctl.runtime.metadata.replication.switches import SwitchNote, decode_note
 from bkctl.runtime.replication.cluster_audit.comparison import require_comparable
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts, KnownBookies, Loss, parse_loss
 from bkctl.runtime.replication.judge.cluster_facts import BookieFacts
+from bkctl.runtime.replication.judge.drained_bookies import LeavingBookie
 from bkctl.runtime.replication.judge.needed_bookies import Idle
 from bkctl.runtime.replication.survey.status import ask_bookies
 from bkctl.spark_reports.audit_files import ReportExtras
@@ -55,14 +56,15 @@ async def read_facts(context: CommandContext, session: Session, *, is_live: bool
     registrations = await session.registrations.snapshot()
     with_cookie = frozenset(await session.registrations.with_cookie())
     asked: tuple[BookieFacts, ...] = ()
-    leaving = frozenset[str]()
+    moving, leaving = frozenset[str](), tuple[LeavingBookie, ...]()
     if is_live:
         pool = session.bookies(timeout_max_s=_ANSWER_TIMEOUT_S)
         troubles = await session.registrations.troubles(registrations)
         asked = await ask_bookies(pool, registrations, with_cookie, troubles, _ANSWER_TIMEOUT_S)
         asked = await with_reasons(context, session, asked, _ANSWER_TIMEOUT_S)
-        leaving = await leaving_bookies(session.store, session.root)
-    idle = {each.bookie_id: each.why_idle(leaving) for each in asked}
+        moving = await leaving_bookies(session.store, session.root)
+        leaving = await find_leaving(session, asked)
+    idle = {each.bookie_id: each.why_idle(moving) for each in asked}
     problems = {each.bookie_id: (each.problem, each.is_refusing) for each in asked if each.problem is not None}
     survey = None
     try:
@@ -92,7 +94,8 @@ async def read_facts(context: CommandContext, session: Session, *, is_live: bool
         out_of_space={each.bookie_id: each.out_of_space for each in asked if each.out_of_space is not None},
         troubles={each.bookie_id: each.trouble for each in asked if each.trouble},
         serving=frozenset(each.bookie_id for each in asked if each.serves_unregistered),
-        moving=leaving,
+        moving=moving,
+        leaving=(*leaving, *(LeavingBookie.given_up(*each) for each in recovery.away)),
         read_only_by={each: why.value for each, why in idle.items() if why in {Idle.DRAIN, Idle.OPERATOR}},
         given_up=recovery.given_up,
         returned=recovery.returned,

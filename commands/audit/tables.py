@@ -341,12 +341,16 @@ def _totals(printed: PrintedAudit) -> list[Row]:
         (summary.bookies_read_only, "read-only"),
         (summary.bookies_named_unregistered, "not registered"),
     )
+    refusing = sum(each.refusal is not None for each in printed.report.bookies)
+    silent = sum(each.no_answer is not None for each in printed.report.bookies)
+    unanswered = f"; {refusing} answered with an error" if refusing else ""
+    unanswered += f"; {silent} did not answer" if silent else ""
     sources = dict.fromkeys((summary.ledgers_from, summary.bookies_from))
     totals = {
         "ledgers": f"{summary.ledgers:,}: {counts_text(states)}" if summary.ledgers else "0",
         "not closed": f"{summary.open_ledgers:,}" if summary.open_ledgers else None,
         "data": f"{sizes} ({summary.entries:,} entries of closed ledgers)" if summary.payload_bytes else None,
-        "bookies": counts_text((name, number) for number, name in bookies),
+        "bookies": counts_text((name, number) for number, name in bookies) + unanswered,
         "copies": inventory_total(summary),
         "requests": requests_total(printed.report),
         "cluster": summary.metadata_uri or summary.instance_id,

@@ -43,7 +43,7 @@ from bkctl.commands.recovery_rendering import LEAVING_PLAN_TABLE, plan_row, shor
 from bkctl.commands.rendering import time_of_day
 from bkctl.commands.replication_access import (
     ReplicationAccess,
-    find_startable,
+    find_shortage,
     note_end,
     policy_of,
     removed_of,
@@ -162,7 +162,8 @@ async def _carry_out(context: CommandContext, request: LeavingRequest) -> tuple[
             note_end(change, report_fields(report), leaving_outcome(report))
         if report.remaining:
             with contextlib.suppress(MetadataError):
-                report = msgspec.structs.replace(report, startable=await find_startable(session))
+                failures = [each for recovery in report.recoveries for each in recovery.failures]
+                report = msgspec.structs.replace(report, shortage=await find_shortage(session, failures))
     return report, work.file
 
 

@@ -30,7 +30,7 @@ def print_leaving(context: CommandContext, report: DecommissionReport, again: st
 
 def left_on(report: DecommissionReport) -> list[LeftGroup]:
     """The ledgers that still reference the bookies, by what helps."""
-    groups = left_groups(_failures_of(report), report.bookie_ids, report.remaining, startable=report.startable)
+    groups = left_groups(_failures_of(report), report.bookie_ids, report.remaining, shortage=report.shortage)
     if not report.open_ledgers:
         return groups
     _, command = _closing(report)

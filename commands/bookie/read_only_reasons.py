@@ -1,4 +1,4 @@
-"""Why bookies are read-only, as their admin interfaces say: for the status and the audit of a cluster."""
+"""Why bookies are read-only, as their admin interfaces say, and what is left on those that a drain made so."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from bkctl.commands.bookie.admin_access import admin_of, read_credentials
 from bkctl.commands.bookie.admin_state import read_state_of
 from bkctl.commands.context import CommandContext
 from bkctl.commands.session import Session
+from bkctl.runtime.metadata.cluster.operation_lock import moved_bookies
 from bkctl.runtime.replication.judge.cluster_facts import BookieFacts
+from bkctl.runtime.replication.judge.drained_bookies import LeavingBookie, leaving_bookies_of
+from bkctl.runtime.replication.survey.status import StatusLimits, read_drained
 from bkctl.storage.errors import BkctlError
 
 _ASKED_MAX = 100
@@ -43,3 +46,11 @@ async def with_reasons(
 
     found = {each.bookie_id: each for each in await asyncio.gather(*map(ask, asked))}
     return tuple(found.get(each.bookie_id, each) for each in bookies)
+
+
+async def find_leaving(session: Session, bookies: Sequence[BookieFacts]) -> tuple[LeavingBookie, ...]:
+    """Those that a drain made read-only, of bookies that have said why they are; as the status finds them."""
+    moved, removed = await moved_bookies(session.store, session.root)
+    ids = [each.bookie_id for each in bookies if each.leaves(moved)]
+    where = session.store, session.root, session.ledgers
+    return leaving_bookies_of(ids, await read_drained(*where, ids, StatusLimits().ledgers_s), moved, removed)

@@ -25,7 +25,9 @@ from bkctl.runtime.admin.api import StateAnswer
 from bkctl.runtime.admin.calls import BKCTL_API, CREDENTIALS_BYTES, process_of
 from bkctl.runtime.admin.client import AdminClient
 from bkctl.runtime.errors import BookieTimeoutError, BookieUnavailableError
+from bkctl.runtime.metadata.cluster.operation_lock import moved_bookies
 from bkctl.runtime.replication.judge.advice import LEAVES_CLUSTER
+from bkctl.runtime.replication.survey.status import read_drained
 from bkctl.runtime.replication.survey.stop_scan import operations_on
 from bkctl.storage.errors import BkctlError
 from bkctl.storage.words import named
@@ -57,21 +59,19 @@ async def stop(
         for state in states:
             require_own(state, "stop it with the supervisor that started it")
         ends = [_end_of(client, at_end) for client in clients]
+        drains, awaited = await _drains(context, states)
         plan = joined_plan(
             [
-                change_plan(
-                    state,
-                    {"action": "stop"},
-                    summary=(f"bookie {state.bookie_id} will end; its ledgers have one copy less until it runs again",),
-                )
+                change_plan(state, {"action": "stop"}, summary=(_effect(state.bookie_id, is_awaited=is_awaited),))
                 for state in states
+                for is_awaited in [state.bookie_id in awaited]
             ]
         )
-        if len(states) > 1:
+        if len(states) > 1 + len(awaited):
             check = f"bkctl bookie restart-check {' '.join(state.bookie_id for state in states)}"
             together = f"ledgers with all copies on these bookies cannot be read meanwhile: {check} tells"
             plan = msgspec.structs.replace(plan, summary=(*plan.summary, together))
-        plan = msgspec.structs.replace(plan, summary=(*plan.summary, *await _drains(context, states)))
+        plan = msgspec.structs.replace(plan, summary=(*plan.summary, *drains))
         async with open_change(context, plan):
             with in_turn(context, [state.bookie_id for state in states]) as turns:
                 for client, state, ended in zip(clients, states, ends, strict=True):
@@ -79,17 +79,28 @@ async def stop(
                         await _stop(context, client, state.bookie_id, wait_s, ended)
 
 
-async def _drains(context: CommandContext, states: Sequence[StateAnswer]) -> list[str]:
-    """What a drain does, or has left to do, with bookies that it made read-only; asks ZooKeeper for a short time."""
+def _effect(bookie_id: str, *, is_awaited: bool) -> str:
+    if is_awaited:
+        return f"bookie {bookie_id} will end: a decommission waits for this, and no ledger references the bookie"
+    return f"bookie {bookie_id} will end; its ledgers have one copy less until it runs again"
+
+
+async def _drains(context: CommandContext, states: Sequence[StateAnswer]) -> tuple[list[str], list[str]]:
+    """What a drain does, or has left to do, with bookies that it made read-only, and those of them whose stop a
+    decommission waits for; asks ZooKeeper for a short time."""
     ids = [each.bookie_id for each in states if each.operator and each.operator.reason.startswith(LEAVES_CLUSTER)]
     if not ids:
-        return []
+        return [], []
     zookeeper = msgspec.structs.replace(context.settings.zookeeper, operation_timeout_s=_ZOOKEEPER_TIMEOUT_S)
     with contextlib.suppress(BkctlError):
         async with open_session(context.with_settings(zookeeper=zookeeper), must_exist=False) as session:
-            if running := await operations_on(session.store, session.root, ids):
-                return running
-    return [f"a drain has made {named('bookie', ids)} read-only: bkctl status says what is left to do"]
+            where = session.store, session.root
+            _, removed = await moved_bookies(*where)
+            left = await read_drained(*where, session.ledgers, removed.intersection(ids), _ZOOKEEPER_TIMEOUT_S)
+            awaited = [each for each in ids if each in left and not left[each].is_referenced]
+            if running := await operations_on(*where, ids):
+                return running, awaited
+    return [f"a drain has made {named('bookie', ids)} read-only: bkctl status says what is left to do"], []
 
 
 async def _stop(

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from bkctl.commands.bookie.read_only_reasons import with_reasons
+from bkctl.commands.bookie.read_only_reasons import find_leaving, with_reasons
 from bkctl.commands.command import command
 from bkctl.commands.config import OutputForm
 from bkctl.commands.console import Console
@@ -27,6 +27,7 @@ from bkctl.runtime.metadata.replication.directories import ForeignNames
 from bkctl.runtime.metadata.replication.recovery_status import RecoveryStatus, is_repaired, read_recovery_status
 from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.replication.judge.cluster_facts import BookieFacts
+from bkctl.runtime.replication.judge.drained_bookies import LeavingBookie
 from bkctl.runtime.replication.judge.needed_bookies import Idle, NeededBookies
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import counted
@@ -95,7 +96,7 @@ async def examine(
 async def _down_rules(context: CommandContext, session: Session) -> NeededBookies:
     """How bad it is that bookies are down. What damaged metadata does not show is no reason to call it worse."""
     registrations, recovery, is_at_work, idle = None, RecoveryStatus(), True, dict[str, Idle]()
-    serving = frozenset[str]()
+    serving, leaving = frozenset[str](), tuple[LeavingBookie, ...]()
     foreign = ForeignNames(lambda _: None)  # they are findings
     with contextlib.suppress(MetadataError):
         registrations = await session.registrations.snapshot()
@@ -103,7 +104,10 @@ async def _down_rules(context: CommandContext, session: Session) -> NeededBookie
         is_at_work = await is_repaired(session.store, session.root, foreign, recovery)
         down = frozenset(await session.registrations.with_cookie()) - registrations.live
         serving = await session.find_serving(down)
-        idle = await _idle_bookies(context, session, registrations, down - serving)
+        asked = await _idle_bookies(context, session, registrations, down - serving)
+        moving = await leaving_bookies(session.store, session.root)
+        idle = {each.bookie_id: each.why_idle(moving) for each in asked}
+        leaving = await find_leaving(session, asked)
     return NeededBookies(
         frozenset() if registrations is None else registrations.live,
         writable=None if registrations is None else registrations.writable,
@@ -114,17 +118,16 @@ async def _down_rules(context: CommandContext, session: Session) -> NeededBookie
         idle=idle,
         returned=dict(recovery.returned),
         serving=serving,
+        leaving=leaving,
     )
 
 
 async def _idle_bookies(
     context: CommandContext, session: Session, registrations: Registrations, down: Collection[str]
-) -> dict[str, Idle]:
-    leaving = await leaving_bookies(session.store, session.root)
+) -> tuple[BookieFacts, ...]:
     modes = dict.fromkeys(registrations.read_only, False) | dict.fromkeys(sorted(down))
     bookies = [BookieFacts(bookie_id, is_writable=mode, has_cookie=True) for bookie_id, mode in modes.items()]
-    asked = await with_reasons(context, session, bookies, ANSWER_TIMEOUT_S)
-    return {each.bookie_id: each.why_idle(leaving) for each in asked}
+    return await with_reasons(context, session, bookies, ANSWER_TIMEOUT_S)
 
 
 def _filter(severity_min: Severity, rule_ids: list[str] | None) -> Callable[[MetadataFinding], bool]:

@@ -26,7 +26,7 @@ from bkctl.commands.rendering import Row, Table
 from bkctl.commands.safety.confirmation import PLAN_TABLE, confirm_plan, show_plan
 from bkctl.commands.safety.plan import Plan, PlanFinding
 from bkctl.commands.safety.state_directory import AuditTrail, Trash, user_name
-from bkctl.runtime.errors import MetadataUnavailableError, RefusedError
+from bkctl.runtime.errors import MetadataUnavailableError, RefusedError, SessionExpiredError
 from bkctl.runtime.metadata.cluster.operation_lock import (
     OperationHolder,
     OperationLock,
@@ -43,6 +43,7 @@ from bkctl.storage.severity import Severity
 
 TakeLock = Callable[[], Awaitable["OperationLock"]]
 _LOCK_POLL_S = 0.2
+_LOCK_ANSWER_S = 2.0
 _SESSION_END_SLACK_S = 5.0
 
 
@@ -179,6 +180,9 @@ async def _keeping_lock(change: Change) -> AsyncIterator[None]:
             keeping = asyncio.create_task(keep(limit))
             try:
                 yield
+            except SessionExpiredError as error:
+                await _require_free(change, error)
+                raise
             finally:
                 keeping.cancel()
                 await asyncio.gather(keeping, return_exceptions=True)
@@ -186,6 +190,16 @@ async def _keeping_lock(change: Change) -> AsyncIterator[None]:
         if refusal is None:
             raise
         raise refusal from None
+
+
+async def _require_free(change: Change, error: SessionExpiredError) -> None:
+    """OperationLockedError if another operation holds the lock since the session of this one has ended."""
+    with contextlib.suppress(MetadataUnavailableError, TimeoutError):
+        async with asyncio.timeout(_LOCK_ANSWER_S):
+            try:
+                await change.hold_lock()
+            except OperationLockedError as refusal:
+                raise refusal from error
 
 
 def nothing_to_change(

@@ -35,7 +35,7 @@ from bkctl.runtime.metadata.replication.recovery_notes import (
 )
 from bkctl.runtime.metadata.replication.recovery_status import read_given_up
 from bkctl.runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
-from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.metadata.store import MetadataStore, Versioned
 from bkctl.runtime.placement.choice import Choice, PlacementNeed, choose_replacements
 from bkctl.runtime.placement.isolation import IsolationDemand, isolation_demand
 from bkctl.runtime.placement.rules import BrokenRule, PlacementRules, faults_of, judge_ensemble
@@ -141,7 +141,7 @@ class MetadataCheck(abc.ABC, Generic[NoteT]):
         async with aclosing(self._ports.ledgers.read_all()) as ledgers:
             async for ledger_id, found in ledgers:
                 turn.beat()
-                if not isinstance(found, MetadataFormatError):
+                if isinstance(found, Versioned):
                     yield ledger_id, found.value
                     continue
                 if self._found.unreadable.ledgers < WARNINGS_MAX:

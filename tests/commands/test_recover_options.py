@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from kazoo.client import KazooClient
+from kazoo.security import make_digest_acl
 
 from bkctl.runtime.ledger.changes import new_ledger, to_closed, to_in_recovery
 from bkctl.runtime.ledger.metadata import DigestType, LedgerMetadata
@@ -205,6 +207,29 @@ def test_only_the_given_ledgers_move_and_only_to_the_given_bookies(operator: Ope
     assert (again.json()["ledgers"], "none of 1 ledger needs to be moved" in again.stderr) == (0, True), again
 
 
+def test_one_ledger_that_may_not_be_read_does_not_end_an_audit(operator: Operator) -> None:
+    path = f"{operator.root}/00/0000/L0001"
+    server = KazooClient(operator.uri.servers)
+    server.start()
+    try:
+        server.set_acls(path, [make_digest_acl("other", "secret", all=True)])
+    finally:
+        server.stop()
+        server.close()
+    audited = operator.run("audit", "-o", "json")
+    assert audited.exit_code == 10, audited
+    report = audited.json()
+    assert (report["ledgers"], report["unreadable"], report["empty"]) == (3, 1, 1)
+    [unreadable] = [each for each in report["findings"] if each["part"] == "unreadable"]
+    assert unreadable["finding"].startswith("the metadata of 1 ledger cannot be read, so its copies are unknown: 1 (")
+    assert f"{path}: no permission: the node's ACL is for other users" in unreadable["finding"]
+    doctor = operator.run(*unreadable["command"].split()[1:], "-o", "json").json()["findings"]
+    assert any(each["path"] == path and "setAcl" in each["cure"] for each in doctor)
+    checked = operator.run("bookie", "restart-check", "b2:3181", "-o", "table")
+    assert checked.exit_code == 10, checked
+    assert f"{path}: no permission: the node's ACL is for other users" in checked.stdout + checked.stderr, checked
+
+
 def test_a_plan_says_what_is_fenced_and_what_cannot_be_moved(operator: Operator) -> None:
     planned = operator.run("recover", DEAD, "--dry-run", "--to", "b2:3181", "-o", "json")
     assert planned.exit_code == 0, planned
@@ -223,6 +248,13 @@ def test_a_plan_says_what_is_fenced_and_what_cannot_be_moved(operator: Operator)
     (blocked,) = plan["findings"]
     assert blocked["severity"] == "warning"
     assert blocked["finding"].startswith("3 ledgers cannot be recovered completely: too few bookies to copy to")
+    remedy = "b2:3181 cannot take them: name others with --to, or leave it out"
+    assert blocked["finding"].endswith(f"; {remedy}")
+    left = operator.run("recover", DEAD, "--ledger", "0", "--to", "b2:3181", "--yes", "-o", "table")
+    assert left.exit_code == 1, left
+    end = f"1 has no bookie to copy to ({remedy}); then continue with: bkctl recover {DEAD} --ledger 0 --yes"
+    assert end in left.stdout, left
+    operator.succeed("recover", DEAD, "--ledger", "0", "--yes")
 
     skipping = operator.run("recover", DEAD, "--dry-run", "--open-ledgers", "skip", "-o", "json").json()
     assert "will leave the last segment of 1 open ledger as it is: 2 (topic" in "\n".join(skipping["summary"])

@@ -233,6 +233,8 @@ def test_a_run_that_outlived_its_session_ends_when_another_has_its_bookie(degrad
         assert asyncio.run(hold_until_its_end(process)) == 5, degraded.said()
     said = degraded.said()
     assert f"another operation is working on bookie {degraded.dead}: 'bookie drain' by ops on elsewhere" in said
+    why = "the ZooKeeper session of this command has ended, because it was suspended or ZooKeeper was out of reach"
+    assert why in " ".join(said.split())
     left = degraded.referencing(degraded.dead)
     assert f"{degraded.planned - len(left)} of {degraded.planned} ledgers finished, {len(left)} left" in said
     words = shlex.split(continuing(said))

@@ -176,6 +176,7 @@ def test_an_audit_knows_what_the_status_knows_about_bookies_that_hang(start_clus
         os.kill(silent.pid, signal.SIGCONT)
     sentence = f"warning: bookie {silent.id} is registered, but did not answer"
     assert (audited.exit_code, audited.stdout.splitlines()[0]) == (10, sentence)
+    assert "bookies   3 writable; 1 did not answer\n" in audited.stdout, audited
     shown = cluster.run("audit", "show", out, "-o", "table")
     assert (shown.exit_code, shown.stdout.splitlines()[0]) == (10, sentence)
     assert f"{silent.id}, does not answer" in (Path(out) / "report.html").read_text()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands.test_advice import abandon, ensemble_of, findings, run_printed, write
+from tests.commands.test_advice import abandon, audit_findings, ensemble_of, findings, run_printed, write
 from tests.processes import COMMAND_TIMEOUT_S, BkctlResult, Cluster, start_bkctl
 from tests.until import wait_until
 
@@ -39,6 +39,21 @@ def plans_of(cluster: Cluster, bookie_id: str) -> list[BkctlResult]:
     ]
 
 
+def say_the_same(cluster: Cluster, bookie_id: str) -> None:
+    """The audit and the doctor say what the status says of a bookie that leaves."""
+    said = findings(cluster)["bookies_leaving"]
+    audited = audit_findings(cluster)["bookies_leaving"]
+    assert [audited[each] for each in ("severity", "finding", "command")] == [
+        said[each] for each in ("severity", "finding", "command")
+    ]
+    doctor = cluster.run("metadata", "doctor", "--rule", "bookie-leaving", "-o", "json").json()["findings"]
+    problem = f"{said['finding'][0].upper()}{said['finding'][1:]}."
+    assert [(each["severity"], each["problem"], each["cure"]) for each in doctor] == [
+        (said["severity"], problem, f"{said['command']}.")
+    ]
+    assert doctor[0]["path"].endswith(f"/available/readonly/{bookie_id}")
+
+
 def test_what_stops_a_bookie_names_the_drain_that_empties_it(
     start_cluster: Callable[[int], Cluster], tmp_path: Path
 ) -> None:
@@ -49,11 +64,13 @@ def test_what_stops_a_bookie_names_the_drain_that_empties_it(
         assert "drain" not in found.stdout + found.stderr, found
     with running(cluster, tmp_path / "log", "bookie", "drain", bookie_id, "--copy-rate", "64"):
         wait_until(lambda: "a command is moving" in findings(cluster).get("bookies_leaving", {}).get("finding", ""))
+        say_the_same(cluster, bookie_id)
         for found in plans_of(cluster, bookie_id):
             said = found.stdout + found.stderr
             assert "'bookie drain' by " in said, found
             assert f" works on bookie {bookie_id}: bkctl status --watch shows it" in said, found
             assert found.exit_code == 0, found
+    say_the_same(cluster, bookie_id)
     (stop, *others) = plans_of(cluster, bookie_id)
     assert f"a drain has made bookie {bookie_id} read-only: bkctl status says what is left to do" in stop.stdout
     assert not any("'bookie drain' by " in found.stdout + found.stderr for found in others)
@@ -69,8 +86,12 @@ def test_the_status_says_that_a_decommission_waits_for_the_stop(
         stop = f"bkctl bookie stop {bookie_id}"
         wait_until(lambda: findings(cluster).get("bookies_leaving", {}).get("command") == stop)
         assert "a decommission waits until it is stopped" in findings(cluster)["bookies_leaving"]["finding"]
+        say_the_same(cluster, bookie_id)
         screen = cluster.run("status", "-o", "table").stdout
         assert "nothing to move; a decommission waits for the stop of a bookie" in screen, screen
+        planned = cluster.run(*shlex.split(stop)[1:], "-n", "-o", "table").stdout
+        awaited = f"bookie {bookie_id} will end: a decommission waits for this, and no ledger references the bookie\n"
+        assert planned.startswith(awaited), planned
         stopped = cluster.run(*shlex.split(stop)[1:], "--yes")
         assert stopped.exit_code == 0, stopped
         wait_until(lambda: cluster.run("bookie", "show", bookie_id).exit_code == 4)
@@ -90,5 +111,6 @@ def test_the_status_says_that_a_drain_waits_for_writers(
             f"; a command waits for the writer of 1 ledger: open ledgers that have no writer are closed by {close}"
             in said
         )
+        say_the_same(cluster, bookie_id)
         run_printed(cluster, close, "--yes")
         wait_until(lambda: findings(cluster)["bookies_leaving"]["command"] == f"bkctl decommission {bookie_id}")

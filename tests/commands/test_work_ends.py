@@ -198,11 +198,13 @@ def test_an_end_without_bookies_to_copy_to_says_what_the_status_says(operated: O
     def are_the_same(*ends: BkctlResult) -> None:
         (down,) = [each for each in _findings(operated, "status") if each["part"] == "bookies_down"]
         assert (down["finding"].rpartition(": ")[2], down["command"]) == (remedy, command)
+        assert down["severity"] == "critical", "two are down"
         commands = {each["finding"].rpartition("; ")[2]: each["command"] for each in _findings(operated, "audit")}
         assert commands.get(remedy) == command, commands
         for ended in ends:
             assert f"bookie to copy to ({remedy}); then continue with: bkctl " in ended.stdout, ended
             assert command in ended.stdout, ended
+            assert ended.stdout.startswith("critical: "), ended
 
     recovered = operated.run("recover", second, "--yes")
     assert f"); {remedy}\n" in recovered.stderr, "the plan"

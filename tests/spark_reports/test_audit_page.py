@@ -120,7 +120,7 @@ def test_the_verdict_and_what_to_do_come_first() -> None:
     assert f'<p class="verdict critical"><b>critical:</b> {sentence}</p>' in page
     assert f"<title>Replication report, 2023-11-14 22:13 UTC: critical: {sentence}</title>" in page
     commands = re.findall(r"<div><code>([^<]+)</code></div>", page)
-    shown = ["bkctl bookie show bookie-3:3181", "bkctl bookie show bookie-3:3181 bookie-4:3181"]
+    shown = ["bkctl bookie show bookie-3:3181 bookie-4:3181", "bkctl bookie show bookie-3:3181 bookie-4:3181"]
     assert commands[:2] == shown, "three bookies cannot have four copies, and writers need four, too"
     places = [page.index(text) for text in ('class="verdict', 'id="actions"', 'class="tiles"', 'id="under_replicated"')]
     assert places == sorted(places)

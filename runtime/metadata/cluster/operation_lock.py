@@ -17,6 +17,7 @@ parents have an open ACL and are never deleted, because different users may take
 from __future__ import annotations
 
 import contextlib
+import itertools
 import urllib.parse
 from collections.abc import Callable, Collection
 from typing import Self
@@ -231,8 +232,15 @@ async def running_operations(store: MetadataStore, root: str) -> dict[OperationH
 
 async def leaving_bookies(store: MetadataStore, root: str) -> frozenset[str]:
     """Bookies whose ledgers operations move to others now."""
+    return (await moved_bookies(store, root))[0]
+
+
+async def moved_bookies(store: MetadataStore, root: str) -> tuple[frozenset[str], frozenset[str]]:
+    """The same, and those of them that the operations remove from the cluster at last."""
     running = (await running_operations(store, root)).items()
-    return frozenset(bookie_id for holder, bookie_ids in running if holder.moves_ledgers for bookie_id in bookie_ids)
+    moved = (bookie_ids for holder, bookie_ids in running if holder.moves_ledgers)
+    removed = (bookie_ids for holder, bookie_ids in running if holder.removes_bookies)
+    return frozenset(itertools.chain.from_iterable(moved)), frozenset(itertools.chain.from_iterable(removed))
 
 
 async def _holders(store: MetadataStore, is_wanted: Callable[[str], bool]) -> dict[str, OperationHolder]:

@@ -78,6 +78,9 @@ class DownRules(Protocol):
     def returned(self, bookie_id: str) -> tuple[str, str] | None:
         """What is wrong with a bookie that is back although it was given up, and what to do; None: it was not."""
 
+    def leaving(self, bookie_id: str, writable: int) -> tuple[Severity, str, str] | None:
+        """How bad it is, what it is, and what to do, if a drain made the bookie read-only. After all ledgers."""
+
     def writers_stop(self, writable: int) -> tuple[str, str] | None:
         """What so few writable bookies prevent, and what to do; None: they are enough. After all ledgers."""
 
@@ -208,10 +211,7 @@ def _registration_faults(paths: Paths, snapshot: Snapshot, rules: DownRules) -> 
         if sessions[0] != sessions[1]:
             problem = "Sessions {:#x} and {:#x} own its two registrations.".format(*sessions)
             yield finding("registered-by-two-sessions", paths.read_only_bookie(name), problem)
-    for name in sorted(writable.keys() | read_only.keys()):
-        if (back := rules.returned(name)) is not None:
-            path = paths.writable_bookie(name) if name in writable else paths.read_only_bookie(name)
-            yield msgspec.structs.replace(finding("given-up-bookie-returned", path, back[0], name), own_cure=back[1])
+    yield from _unfinished_changes(paths, writable, read_only, rules)
     if paths.available in snapshot.present:  # otherwise that is the finding
         yield from _down_bookies(paths, snapshot, writable.keys() | read_only.keys(), rules)
         if (stop := rules.writers_stop(len(writable))) is not None:
@@ -222,6 +222,20 @@ def _registration_faults(paths: Paths, snapshot: Snapshot, rules: DownRules) -> 
         if name not in cookies and is_valid_bookie_id(name):
             path = paths.writable_bookie(name) if name in writable else paths.read_only_bookie(name)
             yield finding("registered-without-cookie", path, f"There is no cookie of bookie {name}.")
+
+
+def _unfinished_changes(
+    paths: Paths, writable: Mapping[str, Node], read_only: Mapping[str, Node], rules: DownRules
+) -> Iterator[MetadataFinding]:
+    """Registered bookies that were given up, or that a drain made read-only."""
+    for name in sorted(writable.keys() | read_only.keys()):
+        path = paths.writable_bookie(name) if name in writable else paths.read_only_bookie(name)
+        if (back := rules.returned(name)) is not None:
+            yield msgspec.structs.replace(finding("given-up-bookie-returned", path, back[0], name), own_cure=back[1])
+        if name in read_only and (leaving := rules.leaving(name, len(writable))) is not None:
+            severity, problem, cure = leaving
+            found = finding("bookie-leaving", paths.read_only_bookie(name), problem, name)
+            yield msgspec.structs.replace(found, own_severity=severity, own_cure=cure)
 
 
 def _down_bookies(

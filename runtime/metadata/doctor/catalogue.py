@@ -325,6 +325,12 @@ _INFORMATION = (
         "Start the bookie, or bkctl decommission {subject}.",
     ),
     (
+        "bookie-leaving",
+        "A drain or a decommission has made a bookie read-only, and is not finished.",
+        "The bookie takes no new entries.",
+        "bkctl status shows the next step.",
+    ),
+    (
         "ledger-ack-quorum-one",
         "The ack quorum of a ledger is 1, its write quorum is larger.",
         "An add is acknowledged when one bookie has it: if that bookie fails at that moment, the entry is lost.",
@@ -416,7 +422,8 @@ _DOWN = (
     "critical if entries have no live copy; otherwise information for a bookie in maintenance; critical if several "
     "bookies are down, or if nothing repairs: autorecovery is disabled, or has neither an auditor nor a marked ledger"
 )
-_DEPENDS = {"bookie-down-with-ledgers": _DOWN, "removed-bookie-with-ledgers": _DOWN}
+_LEAVING = "warning if ledgers wait for their writers, and no command waits with them"
+_DEPENDS = {"bookie-down-with-ledgers": _DOWN, "removed-bookie-with-ledgers": _DOWN, "bookie-leaving": _LEAVING}
 _SETTLED = {"ledger-ack-quorum-one", "ledger-format-one"}
 
 RULES: dict[str, Rule] = {

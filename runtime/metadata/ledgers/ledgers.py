@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TypeAlias
 
@@ -19,6 +20,7 @@ from bkctl.runtime.errors import (
     ConfigurationError,
     LedgerExistsError,
     LedgerNotFoundError,
+    MetadataAuthError,
     MetadataError,
     MetadataFormatError,
     MetadataUnavailableError,
@@ -60,7 +62,9 @@ _SUBTREES_ENOUGH = 4096
 _SAMPLE_SIZE = 256
 _CREATOR_TOKEN_FORMAT_MIN = 3
 
-FoundLedgers: TypeAlias = AsyncGenerator[tuple[int, Versioned[LedgerMetadata] | MetadataFormatError], None]
+FoundLedgers: TypeAlias = AsyncGenerator[
+    tuple[int, Versioned[LedgerMetadata] | MetadataFormatError | MetadataAuthError], None
+]
 """Ledgers with their metadata, or the reason why that cannot be read."""
 
 
@@ -366,10 +370,16 @@ class LedgerStore:
             is_every_node_synced=is_every_node_synced,
         )
 
-    async def read_all(self, subtree: str | None = None, *, window: int = WINDOW) -> FoundLedgers:
-        """Every ledger with its metadata, or the reason why that cannot be read; omits deleted ones."""
+    async def read_all(
+        self, subtree: str | None = None, *, window: int = WINDOW, outlasts_refusals: bool = False
+    ) -> FoundLedgers:
+        """Every ledger with its metadata, or the reason why that cannot be read; omits deleted ones.
+
+        MetadataAuthError if this user may not read one; with ``outlasts_refusals`` it is the reason.
+        """
         ids = self.list_ids(subtree, window=window)
-        results = pipelined(ids, self._read_or_reason, window)
+        reasons = (MetadataFormatError, MetadataAuthError) if outlasts_refusals else (MetadataFormatError,)
+        results = pipelined(ids, functools.partial(self._read_or_reason, reasons), window)
         async with contextlib.aclosing(ids), contextlib.aclosing(results):
             async for result in results:
                 if result is not None:
@@ -402,13 +412,13 @@ class LedgerStore:
         return len(children) * await self._estimate_below(children[len(children) // 2]) if children else 0
 
     async def _read_or_reason(
-        self, ledger_id: int
-    ) -> tuple[int, Versioned[LedgerMetadata] | MetadataFormatError] | None:
+        self, reasons: tuple[type[MetadataFormatError | MetadataAuthError], ...], ledger_id: int
+    ) -> tuple[int, Versioned[LedgerMetadata] | MetadataFormatError | MetadataAuthError] | None:
         try:
             return ledger_id, await self.read(ledger_id)
         except LedgerNotFoundError:
             return None
-        except MetadataFormatError as error:
+        except reasons as error:
             return ledger_id, error
 
 

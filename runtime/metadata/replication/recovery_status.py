@@ -13,7 +13,7 @@ import enum
 import functools
 import itertools
 import operator
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import aclosing
 from typing import TypeVar
 
@@ -80,6 +80,8 @@ class RecoveryStatus(msgspec.Struct, frozen=True, kw_only=True):
     losses: NotedLosses = NotedLosses()
     returned: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """Registered bookies that were given up as if they were lost, with the ledgers that may miss their entries."""
+    away: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """Bookies that were given up, are in the cluster and are down, with the ledgers that may miss their entries."""
     given_up: Mapping[int, GivenUpNote] = {}
     """Bookies that an operator gave up, by ledger, also of ledgers that were deleted or are whole again."""
     failures: int = 0
@@ -157,6 +159,7 @@ async def read_recovery_status(
         maintenance=tuple(maintenance),
         losses=losses,
         returned=await find_returned(registrations, given_up, open_ledgers),
+        away=await find_away(registrations, given_up, open_ledgers),
         given_up=given_up,
         failures=failures,
         failure_cause=await _first_cause(notes) if failures else "",
@@ -266,14 +269,52 @@ async def find_returned(
     if not given_up:
         return ()
     live = (await registrations.snapshot()).live
-    named = itertools.chain.from_iterable(note.member_since for note in given_up.values())
-    since = {each: await registrations.member_since(each) for each in sorted(live.intersection(named))}
-    found: dict[str, list[int]] = {}
-    for ledger_id, note in sorted(given_up.items()):
-        back = {each for each, then in note.member_since.items() if then is not None and since.get(each) == then}
-        for bookie_id in back.difference(await _members_at_end(await open_ledgers(), ledger_id, back) if back else ()):
-            found.setdefault(bookie_id, []).append(ledger_id)
-    return tuple((bookie_id, tuple(ledger_ids)) for bookie_id, ledger_ids in sorted(found.items()))
+    with_entries = await _with_old_entries(registrations, given_up, live.intersection)
+    found: list[tuple[str, int]] = []
+    for ledger_id, back in with_entries.items():
+        members = await _members_at_end(await open_ledgers(), ledger_id, back)
+        found += [(each, ledger_id) for each in back.difference(members)]
+    return _by_bookie(found)
+
+
+async def find_away(
+    registrations: RegistrationClient,
+    given_up: Mapping[int, GivenUpNote],
+    open_ledgers: Callable[[], Awaitable[LedgerStore]],
+) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Bookies that were given up, are down, and have the cookie of that time: their disks may have the old entries."""
+    if not given_up:
+        return ()
+    live = (await registrations.snapshot()).live
+    with_entries = await _with_old_entries(registrations, given_up, lambda named: set(named) - live)
+    if not with_entries:
+        return ()
+    find = (await open_ledgers()).find_existing
+    async with aclosing(pipelined(each_of(with_entries), find, _LOOKED_UP_IN_FLIGHT_MAX)) as existing:
+        ids = [each async for each in existing if each is not None]
+    return _by_bookie((bookie_id, each) for each in ids for bookie_id in with_entries[each])
+
+
+async def _with_old_entries(
+    registrations: RegistrationClient,
+    given_up: Mapping[int, GivenUpNote],
+    choose: Callable[[Iterable[str]], Collection[str]],
+) -> dict[int, set[str]]:
+    """By ledger, those of the bookies that have the cookie which they had when they were given up."""
+    named = choose(itertools.chain.from_iterable(note.member_since for note in given_up.values()))
+    since = {each: await registrations.member_since(each) for each in sorted(named)}
+    found = {
+        ledger_id: {each for each, then in note.member_since.items() if then is not None and since.get(each) == then}
+        for ledger_id, note in sorted(given_up.items())
+    }
+    return {ledger_id: bookie_ids for ledger_id, bookie_ids in found.items() if bookie_ids}
+
+
+def _by_bookie(found: Iterable[tuple[str, int]]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    by_bookie: dict[str, list[int]] = {}
+    for bookie_id, ledger_id in found:
+        by_bookie.setdefault(bookie_id, []).append(ledger_id)
+    return tuple((bookie_id, tuple(ledger_ids)) for bookie_id, ledger_ids in sorted(by_bookie.items()))
 
 
 async def _members_at_end(ledgers: LedgerStore, ledger_id: int, of_deleted: Collection[str]) -> Collection[str]:

@@ -16,6 +16,7 @@ from bkctl.runtime.placement.rack_sources import normal_rack
 from bkctl.runtime.placement.rules import PlacementRule, PlacementRules, spreads
 from bkctl.runtime.placement.survey import BookieSurvey, rules_that_apply
 from bkctl.runtime.placement.view import ClusterView, KnownBookie
+from bkctl.runtime.replication.judge.drained_bookies import LeavingBookie
 
 RACK_PREFIX = "rack:"
 """Before the path of a rack, in the text of a loss."""
@@ -49,7 +50,8 @@ class AuditFacts(msgspec.Struct, frozen=True, kw_only=True):
     an error. ``given_up``: by ledger, the bookies whose loss an operator accepted; ``returned``: those of them that
     are back, with the ledgers. ``disks``: total and free bytes of the others; ``out_of_space``: why bookies without
     space are read-only; ``troubles``: what bookies publish that is wrong with them; ``serving``: bookies that are
-    not registered, but answer; ``moving``: those whose ledgers a command moves; ``read_only_by``: ``drain`` or
+    not registered, but answer; ``moving``: those whose ledgers a command moves; ``leaving``: those that a drain made
+    read-only, and those that are down and were given up; ``read_only_by``: ``drain`` or
     ``operator`` for those that one of these made so. All of these are empty if none was asked.
     """
 
@@ -74,6 +76,7 @@ class AuditFacts(msgspec.Struct, frozen=True, kw_only=True):
     troubles: Mapping[str, str] = {}
     serving: frozenset[str] = frozenset()
     moving: frozenset[str] = frozenset()
+    leaving: tuple[LeavingBookie, ...] = ()
     read_only_by: Mapping[str, str] = {}
     survey: BookieSurvey | None = None
     what_if: tuple[Loss, ...] = ()

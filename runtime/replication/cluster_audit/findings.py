@@ -47,11 +47,12 @@ from bkctl.runtime.replication.judge.advice import (
     used_fraction,
     waits_for_auditor,
 )
+from bkctl.runtime.replication.judge.drained_bookies import leaving_findings
 from bkctl.runtime.replication.judge.needed_bookies import Idle, WritableBookies, writers_stop
 from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, bookies_to_start
 from bkctl.runtime.replication.judge.verdict import ReplicationState
 from bkctl.storage.severity import OK, Severity
-from bkctl.storage.words import SHOWN_MAX, counted, enumerated
+from bkctl.storage.words import SHOWN_MAX, counted, enumerated, listed
 
 _OVER_A_DAY = frozenset(name for name, end_s in AGES if end_s is None or end_s > 86_400)
 
@@ -68,7 +69,7 @@ class AuditVerdict(msgspec.Struct, frozen=True):
 
 def audit_verdict(report: AuditReport, findings: Sequence[AuditFinding]) -> AuditVerdict:
     """The worst of the findings, or that there is none. Information is one only if ledgers miss copies or lost entries,
-    or if bookies are down, as in the status: not how ledgers were created, or how long they have been open."""
+    or if bookies are down or leave, as in the status: not how ledgers were created, or how long they have been open."""
     summary = report.summary
     is_of_copies = summary.under_replicated + summary.at_risk > 0
     if findings and (findings[0].advice.severity > Severity.INFORMATION or is_of_copies):
@@ -96,7 +97,7 @@ def audit_findings(report: AuditReport) -> list[AuditFinding]:
     serve, others_down = map(AuditFinding, _serve_unregistered(report)), _startable(report)
     found = [*_missing(report), *held_findings(report)]
     found = [*found, *serve] if others_down else [*serve, *found]
-    found += [*_bookies(report), *_unreferenced(report), *_awaited(report)]
+    found += [*_bookies(report), *_leaving(report), *_unreferenced(report), *_awaited(report)]
     found += _others(report)
     return sorted(found, key=lambda each: each.advice.severity, reverse=True)
 
@@ -110,7 +111,8 @@ def state_severities(findings: Iterable[AuditFinding]) -> dict[str, Severity]:
     return found
 
 
-_INFORMATION_OF_STATUS = frozenset({"loss_accepted", "bookies_unreferenced"})
+_IDS_SHOWN_MAX = 10
+_INFORMATION_OF_STATUS = frozenset({"loss_accepted", "bookies_leaving", "bookies_unreferenced"})
 _STATES: Mapping[str, str] = {
     "no_live_copy": "unavailable",
     "at_risk": "at_risk",
@@ -178,6 +180,9 @@ def _missing(report: AuditReport) -> Iterator[AuditFinding]:
     if unreadable := summary.unreadable:
         its = "its" if unreadable == 1 else "their"
         sentence = f"the metadata of {counted(unreadable, 'ledger')} cannot be read, so {its} copies are unknown"
+        for first in report.unreadable[:1]:
+            names = listed([each.ledger_id for each in report.unreadable[:_IDS_SHOWN_MAX]], total=unreadable)
+            sentence += f": {names} ({first.problem})"
         yield AuditFinding(Advice(Severity.CRITICAL, "unreadable", sentence, "bkctl metadata doctor"), unreadable)
     if summary.lost:
         lost = [row for row in unavailable if row.is_lost]
@@ -343,7 +348,14 @@ def _unreferenced(report: AuditReport) -> Iterator[AuditFinding]:
     with_row = {each.bookie_id for each in report.bookies}
     members = [loss.name for loss in report.losses if loss.kind == "bookie" and loss.name not in with_row]
     if members and not report.summary.unreadable and _writers_stop(report) is None:
-        yield AuditFinding(not_referenced(members, report.summary.ledgers))
+        given_up = {each.bookie_id: each.given_up_ledgers for each in report.leaving if each.given_up_ledgers}
+        yield AuditFinding(not_referenced(members, report.summary.ledgers, given_up))
+
+
+def _leaving(report: AuditReport) -> Iterator[AuditFinding]:
+    """Bookies that a drain made read-only."""
+    leaving = [each for each in report.leaving if not each.given_up_ledgers]
+    yield from map(AuditFinding, leaving_findings(leaving, is_short=_writers_stop(report) is not None))
 
 
 def _awaited(report: AuditReport) -> Iterator[AuditFinding]:
@@ -354,7 +366,8 @@ def _awaited(report: AuditReport) -> Iterator[AuditFinding]:
             pending.append((each.bookie_id, LostBookieNote(lost_ms=0, due_ms=each.deadline_ms)))
         if _is_in_maintenance(each, now_ms):
             excused.append(each.bookie_id)
-    if (advice := waits_for_auditor(pending, report.summary.auditor, now_ms, excused)) is not None:
+    advice = waits_for_auditor(pending, report.summary.auditor, now_ms, excused, is_kept=True)
+    if advice is not None:
         yield AuditFinding(advice)
 
 
@@ -377,13 +390,13 @@ def _others(report: AuditReport) -> Iterator[AuditFinding]:
             sentence = f"{counted(count, 'open ledger')} {what}: start bookies, or add some"
             yield AuditFinding(Advice(Severity.WARNING, part, sentence, "bkctl bookie list"), count)
     yield from _misplaced(report)
-    for part, total, listed, what in (  # nothing is to be repaired
+    for part, total, rows_of_part, what in (  # nothing is to be repaired
         ("ack_quorum_one", summary.ack_quorum_one, report.ack_quorum_one, _ACK_QUORUM_ONE),
         ("write_quorum_one", summary.write_quorum_one, (), "one copy of each entry (Qw 1)"),
     ):
         if total:
             sentence = f"{counted(total, 'ledger was', 'ledgers were')} created with {what}"
-            yield finding_of(Advice(Severity.INFORMATION, part, sentence), total, listed)
+            yield finding_of(Advice(Severity.INFORMATION, part, sentence), total, rows_of_part)
 
 
 def _misplaced(report: AuditReport) -> Iterator[AuditFinding]:

@@ -21,6 +21,7 @@ from bkctl.runtime.replication.cluster_audit.inventory_tables import (
     UnknownEnd,
     UnnamedRange,
 )
+from bkctl.runtime.replication.judge.drained_bookies import LeavingBookie
 
 FINDINGS_MAX = 100_000
 """Maximum rows of each list of ledgers with missing copies or unreadable metadata."""
@@ -265,8 +266,7 @@ class AuditSummary(msgspec.Struct, frozen=True, kw_only=True):
     bookies_from: str
     """Where the registrations of bookies were read, in the same form."""
     file_written_ms: int | None = None
-    """Of the newest change in the snapshot that has the ledgers, or when the backup was made. None: the ledgers were
-    read from ZooKeeper, or the time is not known."""
+    """Of the newest change in the ledgers' snapshot, or when the backup was made. None: no file, or unknown."""
     as_of_file: int = 0
     """Ledgers of the file that were not read again from ZooKeeper, so they are as of ``file_written_ms``."""
     replicated_as_of_file: int = 0
@@ -349,11 +349,9 @@ class AuditSummary(msgspec.Struct, frozen=True, kw_only=True):
     bookies_named_unregistered: int
     """In write sets, but not registered."""
     usual_ensemble_size: int = 0
-    """What at least a quarter of the ledgers need: ensembles of so many bookies or more. 0: there are no ledgers, or
-    the report is of an older bkctl."""
+    """What at least a quarter of the ledgers need, or more. 0: no ledgers, or a report of an older bkctl."""
     inventory: str | None = None
-    """How the copies are known: "listed", "sampled" or "all_entries". None: no inventory was taken, and the counts that
-    follow are None too."""
+    """How copies are known: "listed", "sampled" or "all_entries". None, like the counts that follow: no inventory."""
     inventory_ledgers: int | None = None
     """Ledgers whose bookies were asked."""
     left_out_ledgers: int | None = None
@@ -412,6 +410,8 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     owners: tuple[OwnerReplication, ...]
     open_ages: tuple[OpenLedgerAges, ...]
     losses: tuple[LossEffect, ...]
+    leaving: tuple[LeavingBookie, ...] = ()
+    """Empty in a report of an older bkctl."""
     under_replicated: tuple[UnderReplicatedLedger, ...]
     """At most ``FINDINGS_MAX``, the worst ones."""
     unreadable: tuple[UnreadableLedger, ...]

@@ -202,6 +202,7 @@ def report_of(totals: AuditTotals, facts: AuditFacts) -> AuditReport:
             totals.ages.get(age, OpenLedgerAges(age)) for age in (*(name for name, _ in AGES), UNKNOWN_AGE)
         ),
         losses=_losses(totals, known, ids),
+        leaving=facts.leaving,
         **lists,
     )
 

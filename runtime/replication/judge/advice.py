@@ -8,9 +8,11 @@ bookies that will not come back, and accept a loss last, once it is proven.
 from __future__ import annotations
 
 import datetime
+import itertools
 import math
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
@@ -80,7 +82,7 @@ def start_first(found: NoLiveCopy, serving: Collection[str] = ()) -> Advice:
     to_start = [each for each in found.to_start if not set(each).intersection(running)]
     sentence += f"; {start_words(to_start)}" if to_start else ""
     sentence += f"; {enumerated(running, shown_max=SHOWN_MAX)} must register again" if running else ""
-    command = show_command([each[0] for each in to_start]) if to_start else f"bkctl bookie state {running[0]}"
+    command = show_command(itertools.chain.from_iterable(to_start)) if to_start else f"bkctl bookie state {running[0]}"
     return Advice(Severity.CRITICAL, "no_live_copy", sentence, command)
 
 
@@ -119,12 +121,15 @@ def works_on(holder: object, bookie_id: str) -> str:
     return f"{holder}, works on bookie {bookie_id}: {STATUS_WATCH} shows it"
 
 
-def more_targets(startable: Collection[str]) -> tuple[str, str]:
+def more_targets(startable: Collection[str], only_to: Collection[str] = ()) -> tuple[str, str]:
     """What helps if too few other bookies are writable to take copies, and its command.
 
     ``startable``: the bookies of the cluster that are down, but for those that an operator awaits, that serve without a
-    registration, or whose ledgers a command moves.
+    registration, or whose ledgers a command moves. ``only_to``: the only ones that the operator lets take copies.
     """
+    if only_to:
+        names = enumerated(sorted(only_to), shown_max=SHOWN_MAX)
+        return f"{names} cannot take them: name others with --to, or leave it out", "bkctl bookie list"
     if not startable:
         return "add a bookie", "bkctl bookie list"
     ids = sorted(startable)
@@ -210,13 +215,25 @@ def in_maintenance(away: Sequence[Maintenance], now_ms: int) -> Advice:
     return Advice(Severity.INFORMATION, "bookies_in_maintenance", "; ".join(sentences) + more, MAINTENANCE_LIST)
 
 
-def not_referenced(bookie_ids: Sequence[str], ledgers: int) -> Advice:
-    """Bookies that are down, and that no ledger references, for example after a recovery."""
+def not_referenced(
+    bookie_ids: Sequence[str], ledgers: int, given_up: Mapping[str, Sequence[int | str]] = MappingProxyType({})
+) -> Advice:
+    """Bookies that are down, and that no ledger references, for example after a recovery.
+
+    ``given_up``: those of them that have entries of ledgers whose loss was accepted, if their disks exist.
+    """
     them = "it" if len(bookie_ids) == 1 else "them"
     sentence = (
         f"{these_bookies(bookie_ids, 'is', 'are')} not registered, and none of the {counted(ledgers, 'ledger')} "
-        f"references {them}: what will not come back can leave the cluster"
+        f"references {them}"
     )
+    if has_entries := [each for each in bookie_ids if each in given_up]:
+        ids = sorted({int(each) for bookie_id in has_entries for each in given_up[bookie_id]})
+        sentence += f"; {counted(len(ids), 'ledger')} whose loss was accepted ({listed(ids)}) could get entries back "
+        sentence += f"from {enumerated(has_entries, shown_max=SHOWN_MAX)}: if {disks_of(has_entries)} exist, start "
+        it, leaves = ("it", "it leaves") if len(has_entries) == 1 else ("them", "they leave")
+        sentence += f"{it} before {leaves} the cluster ({show_command(has_entries)})"
+    sentence += f"{';' if has_entries else ':'} what will not come back can leave the cluster"
     command = f"bkctl decommission {' '.join(bookie_ids[:SHOWN_MAX])}"
     return Advice(Severity.INFORMATION, "bookies_unreferenced", sentence, command)
 
@@ -296,18 +313,25 @@ def not_repairing(
 
 
 def waits_for_auditor(
-    pending: Iterable[tuple[str, LostBookieNote]], auditor: str | None, now_ms: int, excused: Collection[str] = ()
+    pending: Iterable[tuple[str, LostBookieNote]],
+    auditor: str | None,
+    now_ms: int,
+    excused: Collection[str] = (),
+    *,
+    is_kept: bool = False,
 ) -> Advice | None:
-    """Bookies whose ledgers the auditor will mark, when and by whom; None if there are none."""
+    """Bookies whose ledgers the auditor will mark, when and by whom; None if there are none.
+
+    ``is_kept``: the sentence is read later as well, so it says the day, and not how long it takes from now.
+    """
     due = {bookie_id: note.due_ms for bookie_id, note in pending if note.due_ms > now_ms and bookie_id not in excused}
     if not due:
         return None
     first_ms = min(due.values())
     who = "the auditor" if auditor is None else f"the auditor {auditor}"
-    sentence = (
-        f"{these_bookies(list(due), 'is', 'are')} gone; {who} marks the ledgers at {clock_time(first_ms, now_ms)}, in "
-        f"{duration((first_ms - now_ms) / 1000)}"
-    )
+    when = f"{clock_time(first_ms, now_ms)}, in {duration((first_ms - now_ms) / 1000)}"
+    when = clock_time(first_ms, 0) if is_kept else when
+    sentence = f"{these_bookies(list(due), 'is', 'are')} gone; {who} marks the ledgers at {when}"
     return Advice(Severity.INFORMATION, "deadlines", sentence, AUTORECOVERY_STATUS)
 
 
@@ -335,8 +359,8 @@ def these_bookies(bookie_ids: Sequence[str], singular: str, plural: str) -> str:
 
 
 # --- losses that an operator accepted --------------------------------------------------------------------------------
-# They are information everywhere, and no advice says to start the bookies that were given up. If one is back, that is a
-# warning: the garbage collection of a Java bookie will delete what it has.
+# They are information everywhere, and no advice says to start the bookies that were given up, but before they leave the
+# cluster. If one is back, that is a warning: the garbage collection of a Java bookie will delete what it has.
 
 
 class AcceptedLosses(msgspec.Struct, frozen=True, kw_only=True):

@@ -58,6 +58,11 @@ class BookieFacts(msgspec.Struct, frozen=True):
         """Whether a drain has made it read-only, as far as it says why."""
         return self.is_writable is False and self.order.startswith(f"{LEAVES_CLUSTER} (")
 
+    def leaves(self, recovering: Collection[str]) -> bool:
+        """Whether it is read-only because of a drain. ``recovering``: bookies whose ledgers a command moves."""
+        is_leaving = self.is_drained or self.bookie_id in recovering
+        return self.is_writable is False and self.out_of_space is None and is_leaving
+
     @property
     def out_of_space(self) -> str | None:
         """Why it is read-only, if it has no space left."""
@@ -232,8 +237,13 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def waiting_for_stop(self) -> list[str]:
         """Bookies that a decommission has emptied and that serve."""
-        removing = frozenset[str]() if self.root is None else self.root.removing
-        return sorted(each for each in removing & self.drained.keys() if not self.drained[each].is_referenced)
+        emptied = self.removing & self.drained.keys()
+        return sorted(each for each in emptied if not self.drained[each].is_referenced)
+
+    @property
+    def removing(self) -> frozenset[str]:
+        """Those of ``recovering`` that the command removes."""
+        return frozenset() if self.root is None else self.root.removing
 
     @property
     def maintenance(self) -> tuple[Maintenance, ...]:

@@ -15,7 +15,6 @@ from bkctl.runtime.metadata.replication.recovery_status import NotedLosses
 from bkctl.runtime.replication.judge.advice import (
     AUTORECOVERY_START,
     AUTORECOVERY_STATUS,
-    STATUS_WATCH,
     Advice,
     accept_loss,
     age,
@@ -44,10 +43,10 @@ from bkctl.runtime.replication.judge.cluster_facts import (
     total_marks,
 )
 from bkctl.runtime.replication.judge.daemon_findings import WaitingMarks, recovery_findings
-from bkctl.runtime.replication.judge.drained_bookies import DrainedBookie, closing_step
+from bkctl.runtime.replication.judge.drained_bookies import leaving_bookies_of, leaving_findings
 from bkctl.runtime.replication.judge.needed_bookies import WritableBookies, writers_stop
 from bkctl.storage.severity import Severity
-from bkctl.storage.words import SHOWN_MAX, counted, duration, listed
+from bkctl.storage.words import counted, duration, listed
 
 LATENCY_WARNING_MS = 250.0
 DELAY_WARNING_S = 3600
@@ -152,7 +151,8 @@ def _down_findings(status: ClusterFacts) -> Iterator[Advice]:
     to_leave = [] if _writers_stop(status) else [each for each in status.unreferenced if each not in resting]
     to_leave = [each for each in to_leave if each not in serving]
     if to_leave and status.references is not None:
-        yield not_referenced(to_leave, status.references.ledgers)
+        given_up = {} if status.recovery is None else dict(status.recovery.away)
+        yield not_referenced(to_leave, status.references.ledgers, given_up)
 
 
 def _resting(status: ClusterFacts) -> dict[str, Maintenance]:
@@ -224,65 +224,14 @@ def _writers_stop(status: ClusterFacts) -> Advice | None:
 
 
 def _read_only_findings(status: ClusterFacts) -> Iterator[Advice]:
-    recovering = status.recovering
     bookies = [each for each in status.bookies or () if each.is_writable is False and each.out_of_space is None]
-    leaving = [each.bookie_id for each in bookies if each.is_drained or each.bookie_id in recovering]
+    leaving = [each.bookie_id for each in bookies if each.leaves(status.recovering)]
     others = [each.bookie_id for each in bookies if each.bookie_id not in leaving]
-    yield from _bookies_leaving(status, leaving)
+    of_leaving = leaving_bookies_of(leaving, status.drained, status.recovering, status.removing)
+    yield from leaving_findings(of_leaving, is_short=_writers_stop(status) is not None)
     if others:
         said = f"{these_bookies(others, 'is', 'are')} read-only"
         yield Advice(Severity.INFORMATION, "bookies_read_only", said, f"bkctl bookie state {others[0]}")
-
-
-def _bookies_leaving(status: ClusterFacts, bookie_ids: Sequence[str]) -> Iterator[Advice]:
-    """Bookies that a drain made read-only: what a command does with them now, or what is left to do."""
-    drained = status.drained
-    stopping = [each for each in bookie_ids if each in status.waiting_for_stop]
-    moved = [each for each in bookie_ids if each in status.recovering and each not in stopping]
-    written = [each for each in moved if each in drained and drained[each].waiting]
-    idle = [each for each in bookie_ids if each not in status.recovering]
-    empty = [each for each in idle if each in drained and not drained[each].is_referenced]
-    waiting = [each for each in idle if each in drained and drained[each].waiting]
-    left = [each for each in idle if each not in (*empty, *waiting)]
-    moved = [each for each in moved if each not in written]
-    for each in filter(None, (stopping, moved, written, left, waiting, empty)):
-        sentence, first = f"{these_bookies(each, 'leaves', 'leave')} the cluster, read-only", each[0]
-        its, it, them = ("its", "it", "it") if len(each) == 1 else ("their", "the first", "them")
-        keep = f"; to keep {it}: bkctl bookie undrain {first}"
-        command: str | None = f"bkctl decommission {first}"
-        if each is stopping:
-            is_stopped, command = "it is" if len(each) == 1 else "they are", f"bkctl bookie stop {' '.join(each)}"
-            sentence += f", and no ledger references {them}; a decommission waits until {is_stopped} stopped: {command}"
-            keep = ""
-        elif each is moved:
-            sentence, command, keep = f"{sentence}; a command is moving {its} ledgers", STATUS_WATCH, ""
-        elif each is written:
-            number, step, command = _closing_step([drained[one] for one in each])
-            sentence += f"; a command waits for the {'writer' if number == 1 else 'writers'} of "
-            sentence, keep = f"{sentence}{counted(number, 'ledger')}: {step}", ""
-        elif each is waiting:
-            number, step, command = _closing_step([drained[one] for one in each])
-            wait = "ledger waits for its writer" if number == 1 else "ledgers wait for their writers"
-            sentence += f"; {number:,} {wait}: {step}; then "
-            sentence += f"bkctl bookie drain {' '.join(each[:SHOWN_MAX])} moves what is left"
-        elif each is empty:
-            sentence += f", and no ledger references {them}: stop {it}, and {command} removes it"
-        elif _writers_stop(status):
-            sentence += f"; no command moves {its} ledgers now, and too few bookies are writable for a drain"
-            command = f"bkctl bookie undrain {first}"
-        else:
-            sentence += f"; no command moves {its} ledgers now: bkctl bookie drain {first} moves any that are left, "
-            sentence += f"and decommission also removes {it}"
-            command = f"bkctl bookie drain {first}" if first in drained else command
-        severity = Severity.WARNING if each is waiting else Severity.INFORMATION
-        yield Advice(severity, "bookies_leaving", sentence + keep, command)
-
-
-def _closing_step(waiting: Sequence[DrainedBookie]) -> tuple[int, str, str | None]:
-    """How many ledgers wait for their writers, what ends that, and the command."""
-    ledger_ids = sorted(frozenset(chain.from_iterable(each.waiting for each in waiting)))
-    topics = frozenset(chain.from_iterable(each.topics for each in waiting))
-    return len(ledger_ids), *closing_step(ledger_ids, topics)
 
 
 def _collection_findings(status: ClusterFacts) -> Iterator[Advice]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 import msgspec
 
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.ledger.pulsar_owner import topic_of_broker
-from bkctl.runtime.replication.judge.advice import explain_command
+from bkctl.runtime.replication.judge.advice import STATUS_WATCH, Advice, explain_command, these_bookies
+from bkctl.storage.severity import Severity
 from bkctl.storage.words import SHOWN_MAX, counted, listed
 
 _TOPICS_NAMED_MAX = 10
@@ -68,3 +69,135 @@ def closing_step(ledger_ids: Sequence[int], topics: Collection[str]) -> tuple[st
         return f"{sentence}unload TOPIC, which makes the broker close them", explain_command(ledger_ids)
     command = f"bkctl ledger close {' '.join(map(str, ledger_ids[:SHOWN_MAX]))}"
     return f"open ledgers that have no writer are closed by {command}", command
+
+
+class LeavingBookie(msgspec.Struct, frozen=True, kw_only=True):
+    """A bookie that a drain made read-only, or one that is down and that an operator gave up."""
+
+    bookie_id: str
+    is_moved: bool = False
+    """Whether a command moves its ledgers now, or waits to move them."""
+    is_removed: bool = False
+    """Whether that command removes it from the cluster at last, once it is stopped."""
+    is_referenced: bool | None = None
+    """Whether ledgers reference it; null: it is not known."""
+    waiting_ledgers: tuple[str, ...] = ()
+    """All ledgers that reference it, if each only waits for its writer."""
+    waiting_topics: tuple[str, ...] = ()
+    """The Pulsar topics whose brokers close some of these."""
+    given_up_ledgers: tuple[str, ...] = ()
+    """Of one that is down: ledgers whose loss was accepted, and which could get entries back from it."""
+
+    @classmethod
+    def given_up(cls, bookie_id: str, ledger_ids: Iterable[int]) -> LeavingBookie:
+        """One that is down and was given up for these ledgers."""
+        return cls(bookie_id=bookie_id, given_up_ledgers=tuple(map(str, ledger_ids)))
+
+    @property
+    def is_waiting_for_stop(self) -> bool:
+        """Whether a decommission has emptied it, and waits until it is stopped."""
+        return self.is_removed and self.is_referenced is False
+
+
+def leaving_bookies_of(
+    bookie_ids: Iterable[str],
+    drained: Mapping[str, DrainedBookie],
+    moved: Collection[str],
+    removed: Collection[str],
+) -> tuple[LeavingBookie, ...]:
+    """Those that a drain made read-only. ``drained``: what is left there, as far as it is known. ``moved``: those
+    whose ledgers a command moves; ``removed``: those of them that it removes."""
+    found = []
+    for each in bookie_ids:
+        left = drained.get(each)
+        known = LeavingBookie(bookie_id=each, is_moved=each in moved, is_removed=each in removed)
+        if left is not None:
+            waiting, topics = tuple(map(str, sorted(left.waiting))), tuple(sorted(left.topics))
+            known = msgspec.structs.replace(
+                known, is_referenced=left.is_referenced, waiting_ledgers=waiting, waiting_topics=topics
+            )
+        found.append(known)
+    return tuple(found)
+
+
+def leaving_findings(bookies: Sequence[LeavingBookie], *, is_short: bool) -> Iterator[Advice]:
+    """What a command does with them now, or what is left to do. ``is_short``: too few bookies are writable."""
+    stopping = [each for each in bookies if each.is_waiting_for_stop]
+    moved = [each for each in bookies if each.is_moved and not each.is_waiting_for_stop]
+    written = [each for each in moved if each.waiting_ledgers]
+    idle = [each for each in bookies if not each.is_moved and not each.is_waiting_for_stop]
+    waiting = [each for each in idle if each.waiting_ledgers]
+    empty = [each for each in idle if each.is_referenced is False]
+    left = [each for each in idle if each not in (*empty, *waiting)]
+    moved = [each for each in moved if each not in written]
+    for group, advise in (
+        (stopping, _stopping),
+        (moved, _moved),
+        (written, _written),
+        (left, _short if is_short else _left),
+        (waiting, _waiting),
+        (empty, _empty),
+    ):
+        if group:
+            ids = [each.bookie_id for each in group]
+            advice = advise(group, ids)
+            sentence = f"{these_bookies(ids, 'leaves', 'leave')} the cluster, read-only{advice.sentence}"
+            if not any(each.is_moved or each.is_waiting_for_stop for each in group):
+                sentence += f"; to keep {_the_first(ids)}: bkctl bookie undrain {ids[0]}"
+            yield msgspec.structs.replace(advice, sentence=sentence)
+
+
+def _the_first(ids: Sequence[str]) -> str:
+    return "it" if len(ids) == 1 else "the first"
+
+
+def _advice(sentence: str, command: str | None, severity: Severity = Severity.INFORMATION) -> Advice:
+    return Advice(severity, "bookies_leaving", sentence, command)
+
+
+def _stopping(_: Sequence[LeavingBookie], ids: Sequence[str]) -> Advice:
+    them, are = ("it", "it is") if len(ids) == 1 else ("them", "they are")
+    command = f"bkctl bookie stop {' '.join(ids)}"
+    return _advice(f", and no ledger references {them}; a decommission waits until {are} stopped: {command}", command)
+
+
+def _moved(_: Sequence[LeavingBookie], ids: Sequence[str]) -> Advice:
+    return _advice(f"; a command is moving {'its' if len(ids) == 1 else 'their'} ledgers", STATUS_WATCH)
+
+
+def _written(group: Sequence[LeavingBookie], _: Sequence[str]) -> Advice:
+    number, step, command = _closing_step(group)
+    writers = "writer" if number == 1 else "writers"
+    return _advice(f"; a command waits for the {writers} of {counted(number, 'ledger')}: {step}", command)
+
+
+def _waiting(group: Sequence[LeavingBookie], ids: Sequence[str]) -> Advice:
+    number, step, command = _closing_step(group)
+    wait = "ledger waits for its writer" if number == 1 else "ledgers wait for their writers"
+    sentence = f"; {number:,} {wait}: {step}; then bkctl bookie drain {' '.join(ids[:SHOWN_MAX])} moves what is left"
+    return _advice(sentence, command, Severity.WARNING)
+
+
+def _empty(_: Sequence[LeavingBookie], ids: Sequence[str]) -> Advice:
+    command, them = f"bkctl decommission {ids[0]}", "it" if len(ids) == 1 else "them"
+    return _advice(f", and no ledger references {them}: stop {_the_first(ids)}, and {command} removes it", command)
+
+
+def _short(_: Sequence[LeavingBookie], ids: Sequence[str]) -> Advice:
+    its = "its" if len(ids) == 1 else "their"
+    sentence = f"; no command moves {its} ledgers now, and too few bookies are writable for a drain"
+    return _advice(sentence, f"bkctl bookie undrain {ids[0]}")
+
+
+def _left(group: Sequence[LeavingBookie], ids: Sequence[str]) -> Advice:
+    its, drain = "its" if len(ids) == 1 else "their", f"bkctl bookie drain {ids[0]}"
+    sentence = f"; no command moves {its} ledgers now: {drain} moves any that are left, and decommission also removes "
+    is_known = group[0].is_referenced is not None
+    return _advice(sentence + _the_first(ids), drain if is_known else f"bkctl decommission {ids[0]}")
+
+
+def _closing_step(waiting: Sequence[LeavingBookie]) -> tuple[int, str, str | None]:
+    """How many ledgers wait for their writers, what ends that, and the command."""
+    ledger_ids = sorted(frozenset(map(int, chain.from_iterable(each.waiting_ledgers for each in waiting))))
+    topics = frozenset(chain.from_iterable(each.waiting_topics for each in waiting))
+    return len(ledger_ids), *closing_step(ledger_ids, topics)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import enum
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import chain
 
 import msgspec
 
@@ -19,6 +20,18 @@ from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerF
 from bkctl.runtime.replication.judge.no_live_copy import bookies_to_start, start_words
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import SHOWN_MAX, enumerated
+
+
+class Shortage(msgspec.Struct, frozen=True):
+    """What helps ledgers without a bookie to copy to. ``startable``: see ``more_targets``. ``severity``: how bad the
+    status calls it that bookies are down, or that few are writable. ``only_to``: see ``more_targets``."""
+
+    startable: frozenset[str] = frozenset()
+    severity: Severity = Severity.WARNING
+    only_to: tuple[str, ...] = ()
+
+
+ENOUGH = Shortage()
 
 
 class Left(enum.Enum):
@@ -85,7 +98,8 @@ _SAID = {FailureReason.TARGETS_FAILED, FailureReason.NO_PERMISSION}
 class LeftGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Ledgers that are left for one reason. ``remedy``: what to do before the work is repeated; empty if nothing.
 
-    ``severity``: that of the reason, but critical if the end of open ledgers has no live copy. ``command``: one that
+    ``severity``: that of the reason, but critical if the end of open ledgers has no live copy, and at least that of the
+    status if there are too few targets. ``command``: one that
     helps, or says more about the first of them. ``detail``: why the first is left.
     """
 
@@ -130,12 +144,12 @@ def left_groups(
     others: Collection[int] = (),
     accepted: Mapping[int, GivenUpLedger] = {},
     back: Collection[str] = (),
-    startable: Collection[str] = (),
+    shortage: Shortage = ENOUGH,
 ) -> list[LeftGroup]:
     """The ledgers by the worst reason of each, the worst group first.
 
     ``others``: ledgers that were not tried. ``accepted``: losses that an operator accepted. ``back``: see
-    ``situation_of``. ``startable``: see ``more_targets``.
+    ``situation_of``. ``shortage``: if there are too few targets.
     """
     worst: dict[int, tuple[Left, LedgerFailure]] = {}
     order = list(Left)
@@ -146,7 +160,7 @@ def left_groups(
     found: dict[Left, list[LedgerFailure]] = {}
     for left, failure in worst.values():
         found.setdefault(left, []).append(failure)
-    groups = [_group(each, found[each], leaving, accepted, startable) for each in order if each in found]
+    groups = [_group(each, found[each], leaving, accepted, shortage) for each in order if each in found]
     untried = tuple(sorted(set(others) - worst.keys()))
     if not untried:
         return groups
@@ -161,13 +175,14 @@ def _group(
     failures: Sequence[LedgerFailure],
     leaving: Collection[str],
     accepted: Mapping[int, GivenUpLedger],
-    startable: Collection[str],
+    shortage: Shortage,
 ) -> LeftGroup:
     ledger_ids = tuple(sorted(failure.ledger_id for failure in failures))
     remedy, command, to_start = _REMEDIES.get(left, ""), _COMMANDS.get(left), tuple[str, ...]()
     if left is Left.NO_TARGET:
-        remedy, command = more_targets(startable)
-        to_start = tuple(sorted(startable)) if set(startable).issubset(leaving) else ()
+        remedy, command = more_targets(shortage.startable, shortage.only_to)
+        is_start_enough = not shortage.only_to and shortage.startable.issubset(leaving)
+        to_start = tuple(sorted(shortage.startable)) if is_start_enough else ()
     failed = next((each.cause for each in failures if each.is_refused or each.reason in _SAID), None)
     if failed is not None:
         remedy = failed  # such as an expired certificate: another bookie would refuse it as well
@@ -186,14 +201,14 @@ def _group(
     if start or start_last:
         remedy = ", then ".join(filter(None, (_start(start), _start(start_last, is_given_up=True))))
         to_start = tuple(each[0] for each in (*start, *start_last))
-        command = show_command(to_start)
+        command = show_command(chain.from_iterable((*start, *start_last)))
     first = min(failures, key=lambda failure: failure.ledger_id)
     is_end_lost = left is Left.NOT_CLOSED and any(
         each.absent and not (each.lacks_bookies or each.is_refused) for each in failures
     )
     return LeftGroup(
         left=left,
-        severity=Severity.CRITICAL if is_end_lost else left.severity,
+        severity=_severity(left, shortage, is_end_lost=is_end_lost),
         ledger_ids=ledger_ids,
         remedy=remedy,
         command=None if command is None else command.format(ledger_ids[0]),
@@ -202,6 +217,12 @@ def _group(
         detail=first.bare_detail,
         owner=first.owner,
     )
+
+
+def _severity(left: Left, shortage: Shortage, *, is_end_lost: bool) -> Severity:
+    if is_end_lost:
+        return Severity.CRITICAL
+    return max(left.severity, shortage.severity) if left in {Left.NO_TARGET, Left.PLACEMENT} else left.severity
 
 
 def _start(to_start: Sequence[Sequence[str]], *, is_given_up: bool = False) -> str:

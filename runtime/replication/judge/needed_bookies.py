@@ -14,6 +14,7 @@ from bkctl.runtime.ledger.metadata import LedgerMetadata, Segment
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, LedgerCount
 from bkctl.runtime.replication.judge.advice import (
+    STATUS_WATCH,
     Advice,
     down_severity,
     in_maintenance,
@@ -23,6 +24,7 @@ from bkctl.runtime.replication.judge.advice import (
     serves_unregistered,
     show_command,
 )
+from bkctl.runtime.replication.judge.drained_bookies import LeavingBookie, leaving_findings
 from bkctl.runtime.replication.judge.verdict import ReplicationRow, ReplicationState, judge_metadata, wanted_members
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import SHOWN_MAX, capitalized, counted, enumerated
@@ -147,10 +149,12 @@ class NeededBookies:
         idle: Mapping[str, Idle] = MappingProxyType({}),
         returned: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
         serving: Collection[str] = (),
+        leaving: Collection[LeavingBookie] = (),
     ) -> None:
         """``live``: all registered bookies. ``writable``: those of them that take copies; None: unknown.
         ``maintenance``: all of it. ``is_repaired``: see ``down_severity``. ``idle``: why bookies are not writable.
-        ``returned``: registered bookies that were given up, with their ledgers. ``serving``: others that answer."""
+        ``returned``: registered bookies that were given up, with their ledgers. ``serving``: others that answer.
+        ``leaving``: those that a drain made read-only."""
         self._live = live
         self._writable = writable
         self._given_up = given_up
@@ -160,6 +164,7 @@ class NeededBookies:
         self._idle = idle
         self._returned = returned
         self._serving = serving
+        self._leaving = {each.bookie_id: each for each in leaving}
         self._sizes = Counter[int]()
         self._movable = frozenset[str]()
         self._without_copy: dict[str, LedgerCount] = {}
@@ -222,6 +227,15 @@ class NeededBookies:
             return None
         advice = is_back(bookie_id, self._returned[bookie_id])
         return f"{capitalized(advice.sentence)}.", f"{advice.command} saves them."
+
+    def leaving(self, bookie_id: str, writable: int) -> tuple[Severity, str, str] | None:
+        """How bad it is, what it is, and what to do, if a drain made the bookie read-only, once all ledgers were
+        added."""
+        if bookie_id not in self._leaving:
+            return None
+        is_short = self.writers_stop(writable) is not None
+        (advice,) = leaving_findings([self._leaving[bookie_id]], is_short=is_short)
+        return advice.severity, f"{capitalized(advice.sentence)}.", f"{advice.command or STATUS_WATCH}."
 
     def writers_stop(self, writable: int) -> tuple[str, str] | None:
         """What so few writable bookies prevent, and what helps, once all ledgers were added; None: they are enough."""

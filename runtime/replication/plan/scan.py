@@ -8,7 +8,13 @@ from collections.abc import AsyncGenerator, Collection
 from typing import NamedTuple, TypeAlias
 
 from bkctl.runtime.client.ports import ClientPorts
-from bkctl.runtime.errors import BookieNotFoundError, LedgerNotFoundError, MetadataFormatError, RefusedError
+from bkctl.runtime.errors import (
+    BookieNotFoundError,
+    LedgerNotFoundError,
+    MetadataError,
+    MetadataFormatError,
+    RefusedError,
+)
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.metadata_format import NewerFormatError
 from bkctl.runtime.metadata.bookies.cookies import CookieStore
@@ -24,7 +30,7 @@ from bkctl.runtime.replication.plan.store import OpenDatabase, PlanStore
 SCANNED_METADATA_MAX = 20_000
 """A plan keeps the metadata of so many ledgers, about a kilobyte each; a run reads that of the others again."""
 
-_Found: TypeAlias = tuple[int, Versioned[LedgerMetadata] | MetadataFormatError | None]
+_Found: TypeAlias = tuple[int, Versioned[LedgerMetadata] | MetadataError | None]
 
 
 class PlanDemand(NamedTuple):

@@ -30,6 +30,7 @@ from bkctl.runtime.metadata.bookies.cookies import CookieStore
 from bkctl.runtime.metadata.ledgers.stored_ledgers import IDS_KEPT_MAX, unreadable_advice
 from bkctl.runtime.replication.judge.advice import accept_loss_command
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
+from bkctl.runtime.replication.judge.left_ledgers import Shortage
 from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
 from bkctl.runtime.replication.run.drain import Drain, DrainHooks, DrainResult, ModeWatch, OpenLedger
 from bkctl.runtime.replication.run.recovery import BookieRecovery, RecoveryReport
@@ -94,8 +95,8 @@ class DecommissionReport(msgspec.Struct, frozen=True, kw_only=True):
     """Bookies that still serve, read-only."""
     down: tuple[str, ...] = ()
     """Bookies that were made read-only, and do not serve now."""
-    startable: frozenset[str] = frozenset()
-    """Bookies whose start gives more targets, if ledgers are left."""
+    shortage: Shortage = Shortage()
+    """If ledgers are left."""
 
     @property
     def is_complete(self) -> bool:

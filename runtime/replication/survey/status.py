@@ -214,20 +214,6 @@ class StatusSurvey:
                         break
         return usual_size(sizes)
 
-    async def drained(self, bookie_ids: Collection[str]) -> dict[str, DrainedBookie]:
-        """What is left on these bookies. Without those for which it could not be found out in time."""
-        tally = DrainedTally(bookie_ids)
-        with contextlib.suppress(TimeoutError, BkctlError):
-            async with asyncio.timeout(self.limits.ledgers_s):
-                await self.store.sync(self.root)
-                async with aclosing((await self.open_ledgers()).read_all()) as ledgers:
-                    async for ledger_id, found in ledgers:
-                        if tally.is_done or not isinstance(found, Versioned):
-                            return tally.result(is_complete=False)
-                        tally.add(ledger_id, found.value)
-                return tally.result(is_complete=True)
-        return tally.result(is_complete=False)
-
     async def _part(self, name: str, read: Callable[[], Awaitable[T]]) -> T | None:
         """The result; None, with the reason noted, if it failed or took too long."""
         elapsed_s = (self.clock.monotonic_ns() - self._began_ns) / 1e9
@@ -387,6 +373,29 @@ class _ReferenceTally:
             can_move=self._can_move or not self._referenced,
             has_source=self._has_source or why_unknown is not None,
         )
+
+
+async def read_drained(
+    store: MetadataStore,
+    root: str,
+    open_ledgers: Callable[[], Awaitable[LedgerStore]],
+    bookie_ids: Collection[str],
+    timeout_s: float,
+) -> dict[str, DrainedBookie]:
+    """What is left on these bookies. Without those for which it could not be found out in time."""
+    if not bookie_ids:
+        return {}
+    tally = DrainedTally(bookie_ids)
+    with contextlib.suppress(TimeoutError, BkctlError):
+        async with asyncio.timeout(timeout_s):
+            await store.sync(root)
+            async with aclosing((await open_ledgers()).read_all()) as ledgers:
+                async for ledger_id, found in ledgers:
+                    if tally.is_done or not isinstance(found, Versioned):
+                        return tally.result(is_complete=False)
+                    tally.add(ledger_id, found.value)
+            return tally.result(is_complete=True)
+    return tally.result(is_complete=False)
 
 
 async def ask_bookies(

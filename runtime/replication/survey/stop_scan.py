@@ -76,7 +76,7 @@ async def scan_for_stop(
     check = StopCheck(bookie_ids, cluster, ports.clock.random, is_removal=is_removal)
     scanned = marks = 0
     named: collections.Counter[str] = collections.Counter()
-    async with aclosing(ports.ledgers.read_all(window=256)) as ledgers:
+    async with aclosing(ports.ledgers.read_all(window=256, outlasts_refusals=True)) as ledgers:
         async for ledger_id, found in ledgers:
             if isinstance(found, Versioned):
                 check.add(ledger_id, found.value)

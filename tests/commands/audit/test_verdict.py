@@ -96,7 +96,7 @@ async def test_the_verdict_is_the_first_line_and_the_counters_are_in_wide_alone(
     first, second, third, _ = tables["Findings"]
     assert first.startswith("critical ")
     assert "topic persistent://tenant/shop/orders (1)" in first
-    assert first.endswith("   bkctl bookie show b4:3181")
+    assert first.endswith("   bkctl bookie show b4:3181 b5:3181")
     assert second.startswith("critical ")
     nothing_repairs = (
         "2 ledgers have too few live copies: bookie b4:3181 is not registered, and nothing repairs the ledgers"
@@ -150,7 +150,7 @@ async def test_json_has_the_verdict_and_the_findings_and_all_it_had(audited: Aud
     assert body["verdict"] == "1 ledger has no live copy; start b4:3181 or b5:3181"
     assert body["severity"] == "critical"
     assert [(each["severity"], each["part"], each["ledgers"], each["command"]) for each in body["findings"]] == [
-        ("critical", "no_live_copy", 1, "bkctl bookie show b4:3181"),
+        ("critical", "no_live_copy", 1, "bkctl bookie show b4:3181 b5:3181"),
         ("critical", "under_replicated", 2, "bkctl recover failed-bookie b4:3181"),
         ("warning", "no_auditor", None, "bkctl autorecovery start"),
         ("information", "ack_quorum_one", 1, None),

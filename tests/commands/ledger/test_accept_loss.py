@@ -214,6 +214,19 @@ async def test_a_lost_disk_that_is_found_after_its_bookie_was_removed_is_back(pl
         found = (await planted.run(*words, "-o", "json")).json()["findings"]
         [back] = [each for each in found if each["part"] == "given_up_bookie"]
         assert f"bookie {lost} is back, which was given up for 1 ledger: {ledger_id}; it may have" in back["finding"]
+    await planted.stop(lost)
+    for words in (("status",), ("audit",)):
+        found = (await planted.run(*words, "-o", "json")).json()["findings"]
+        [gone] = [each for each in found if each["part"] == "bookies_unreferenced"]
+        could = f"1 ledger whose loss was accepted ({ledger_id}) could get entries back from {lost}: if its disks exist"
+        assert could in gone["finding"], found
+        assert gone["command"] == f"bkctl decommission {lost}"
+    deleted = await planted.run("ledger", "delete", str(ledger_id), "--confirm", str(ledger_id))
+    assert deleted.exit_code == 0, deleted
+    [gone] = [
+        each for each in (await planted.run("status")).json()["findings"] if each["part"] == "bookies_unreferenced"
+    ]
+    assert "could get entries back" not in gone["finding"], "nothing is expected from it"
 
 
 async def test_holes_and_a_last_confirmed_entry_that_no_bookie_has_are_errors_for_readers(planted: Planted) -> None:

@@ -193,6 +193,18 @@ def test_a_bookie_that_no_ledger_references_is_only_noted() -> None:
     assert next(each for each in status_findings(silent) if each.part == "bookies_silent").severity is Severity.WARNING
 
 
+def test_a_bookie_that_was_given_up_and_is_down_is_started_before_it_leaves() -> None:
+    recovery = RecoveryStatus(away=(("b4:3181", (5, 7)), ("b9:3181", (8,))))
+    gone = msgspec.structs.replace(HEALTHY, bookies=(GOOD, DOWN), references=looked(), recovery=recovery)
+    (finding,) = [each for each in status_findings(gone) if each.part == "bookies_unreferenced"]
+    assert finding.sentence == (
+        "bookie b4:3181 is not registered, and none of the 12 ledgers references it; 2 ledgers whose loss was accepted "
+        "(5, 7) could get entries back from b4:3181: if its disks exist, start it before it leaves the cluster (bkctl "
+        "bookie show b4:3181); what will not come back can leave the cluster"
+    )
+    assert finding.command == "bkctl decommission b4:3181"
+
+
 @pytest.mark.parametrize("references", [looked("b4:3181"), looked(why_unknown="only 12 ledgers were read in 4 s")])
 def test_a_bookie_is_not_said_to_be_unreferenced_without_a_proof(references: DownReferences) -> None:
     status = msgspec.structs.replace(HEALTHY, bookies=(GOOD, DOWN), auditor=NO_AUDITOR, references=references)

@@ -15,6 +15,7 @@ from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerF
 from bkctl.runtime.replication.judge.left_ledgers import (
     LastStep,
     Left,
+    Shortage,
     after_recovery,
     last_step,
     left_groups,
@@ -57,6 +58,7 @@ def test_a_bookie_that_is_given_up_is_started_only_if_no_other_has_the_entries()
     assert group.sentence == "1 has entries without a live copy (start b1 if its disks exist)"
     (group,) = left_groups([failure(1, FailureReason.LOST, "b1", "b2")], ["b1", "b2"])
     assert group.sentence == "1 has entries without a live copy (start b1 or b2 if their disks exist)"
+    assert (group.command, group.to_start) == ("bkctl bookie show b1 b2", ("b1",)), "any of them"
 
 
 def test_only_what_was_given_up_counts_as_an_accepted_loss() -> None:
@@ -218,9 +220,25 @@ def test_bookies_that_failed_as_targets_are_named_with_their_reason() -> None:
         (("b5",), "start b5, or add a bookie", "bkctl bookie show b5"),
         (("b5", "b1"), "start b1 or b5, or add a bookie", "bkctl bookie show b1 b5"),
     ):
-        groups = left_groups(short, ["b1"], startable=startable)
+        groups = left_groups(short, ["b1"], shortage=Shortage(frozenset(startable)))
         assert [(each.remedy, each.command) for each in groups] == [(remedy, command)]
         assert after_recovery(groups, ["b1"], lambda _: AGAIN, LastStep()) == f"; then continue with: {AGAIN}"
-    groups = left_groups(short, ["b1"], startable=["b1"])
+    groups = left_groups(short, ["b1"], shortage=Shortage(frozenset({"b1"})))
     end = "; once b1 serves, nothing is left to recover; if it cannot come back, add a bookie, then continue with: "
     assert after_recovery(groups, ["b1"], lambda _: AGAIN, LastStep()) == end + AGAIN
+
+
+def test_too_few_targets_are_as_bad_as_in_the_status() -> None:
+    failures = [failure(1, FailureReason.NOT_ENOUGH_BOOKIES), failure(2, FailureReason.OPEN)]
+    for severity in (Severity.CRITICAL, Severity.WARNING, Severity.INFORMATION):
+        no_target, waits = left_groups(failures, ["b1"], shortage=Shortage(severity=severity))
+        assert no_target.severity is max(severity, Severity.WARNING), "the ledgers miss copies"
+        assert waits.severity is Severity.WARNING
+
+
+def test_named_targets_that_cannot_take_the_copies_are_named_and_no_bookie_is_to_be_added() -> None:
+    short = [failure(1, FailureReason.NOT_ENOUGH_BOOKIES)]
+    groups = left_groups(short, ["b1"], shortage=Shortage(frozenset({"b1"}), only_to=("b3", "b2")))
+    remedy = "b2 and b3 cannot take them: name others with --to, or leave it out"
+    assert [(each.remedy, each.command, each.to_start) for each in groups] == [(remedy, "bkctl bookie list", ())]
+    assert after_recovery(groups, ["b1"], lambda _: AGAIN, LastStep()) == f"; then continue with: {AGAIN}"

@@ -27,7 +27,13 @@ from bkctl.runtime.replication.cluster_audit.inventory import InventoryTotals, I
 from bkctl.runtime.replication.cluster_audit.inventory_tables import BadCopyRange, BookieInventory, LostRange
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
 from bkctl.runtime.replication.cluster_audit.totals import report_of
-from bkctl.runtime.replication.judge.advice import accept_loss
+from bkctl.runtime.replication.judge.advice import accept_loss, not_referenced
+from bkctl.runtime.replication.judge.drained_bookies import (
+    DrainedBookie,
+    LeavingBookie,
+    leaving_bookies_of,
+    leaving_findings,
+)
 from bkctl.runtime.replication.judge.verdict import WriteSetRow, write_set_rows
 from bkctl.storage.severity import Severity
 from tests.runtime.replication.samples import demand_of, ledger
@@ -78,7 +84,7 @@ def verdict(audited: AuditReport) -> str:
         ([closed(A, B)], "ok: the only ledger has every copy"),
         ([closed(A, B), closed(B, C)], "ok: all 2 ledgers have every copy"),
         ([closed(A, B, ack_quorum=1)], "ok: the only ledger has every copy"),
-        (["garbage"], "critical: the metadata of 1 ledger cannot be read, so its copies are unknown"),
+        (["garbage"], "critical: the metadata of 1 ledger cannot be read, so its copies are unknown: 1 (garbage)"),
     ],
     ids=["none", "one", "two", "information", "unreadable"],
 )
@@ -236,6 +242,27 @@ def test_a_bookie_without_ledgers_that_is_down_is_information_as_in_the_status()
     assert verdict(audited).startswith(f"information: bookie {D} is not registered, and none of the 1 ledger")
 
 
+def test_one_that_was_given_up_is_started_before_it_leaves_as_in_the_status() -> None:
+    away = (LeavingBookie.given_up(D, (5, 7)),)
+    audited = report(closed(A, B), with_cookie=frozenset({A, B, C, D}), leaving=away)
+    [finding] = audit_findings(audited)
+    assert finding.advice == not_referenced([D], 1, {D: (5, 7)})
+    assert f"2 ledgers whose loss was accepted (5, 7) could get entries back from {D}" in finding.advice.sentence
+
+
+def test_a_bookie_that_leaves_is_advised_about_as_in_the_status() -> None:
+    registrations = Registrations((A, B), (C,))
+    left = {C: DrainedBookie(is_referenced=True, waiting=frozenset({9, 10}))}
+    for moved, drained in ((set(), {}), ({C}, {}), (set(), left), ({C}, left), ({C}, {C: DrainedBookie()})):
+        leaving = leaving_bookies_of([C], drained, moved, moved)
+        (expected,) = leaving_findings(leaving, is_short=False)
+        audited = report(closed(A, B), registrations=registrations, leaving=leaving)
+        assert [each.advice for each in audit_findings(audited)] == [expected]
+        assert verdict(audited) == f"{expected.severity.value}: {expected.sentence}"
+    audited = report(closed(A, B, C), registrations=registrations, leaving=leaving_bookies_of([C], left, (), ()))
+    assert ("warning", "bookies_leaving", None, "bkctl ledger close 9 10") in found(audited)
+
+
 def test_no_bookie_is_to_leave_while_writers_need_it_as_in_the_status() -> None:
     audited = report(closed(A, B, C), live="ab", with_cookie=frozenset({A, B, C, D}))
     parts = {part: command for _, part, _, command in found(audited)}
@@ -391,7 +418,8 @@ def test_ledgers_that_the_auditor_has_not_marked_yet() -> None:
     pending: dict[str, Any] = {"deadlines": ((D, LostBookieNote(lost_ms=0, due_ms=NOW_MS + 60_000)),), "auditor": A}
     waiting = [each.advice for each in audit_findings(report(closed(A, B, D), **pending))]
     assert [(each.part, each.command) for each in waiting][1:] == [("deadlines", "bkctl autorecovery status")]
-    assert waiting[1].sentence == "bookie bd:3181 is gone; the auditor ba:3181 marks the ledgers at 22:14 UTC, in 60 s"
+    marked = "bookie bd:3181 is gone; the auditor ba:3181 marks the ledgers at 2023-11-14 22:14 UTC"
+    assert waiting[1].sentence == marked, "a report is kept"
     assert "deadlines" not in [part for _, part, _, _ in found(report(closed(A, B), **pending))]
 
 
