@@ -6,7 +6,7 @@ interrupted step can be repeated (storage section 11.6):
 1. If there are ``.idx`` files, build our indexes from them under temporary names. The Java bookie could still start;
 2. write the note (``adoption_note``);
 3. if there are RocksDB directories (DbLedgerStorage), which we cannot read, rebuild from entry logs and journals;
-4. move Java's index aside, so that a later Java start cannot use it, and rename ours to their final names;
+4. keep Java from starting (``block_java``), move its index aside, and rename ours to their final names;
 5. remove the note.
 
 The next start of our bookie replays the journals from Java's ``lastMark``, as usual. Adoption deletes nothing.
@@ -50,7 +50,7 @@ from bkctl.storage.index.adoption_note import (
     require_nothing_written_since,
     write_note,
 )
-from bkctl.storage.index.java_index import JavaIndex, find_java_index, list_idx_ledgers
+from bkctl.storage.index.java_index import JavaIndex, block_java, find_java_index, list_idx_ledgers
 from bkctl.storage.index.journaled_rows import read_journaled_ledgers
 from bkctl.storage.index.ledger_index import NEEDS_INTEGRITY_CHECK
 from bkctl.storage.index.seal import open_sealed_index
@@ -317,6 +317,7 @@ def idx_ledgers(fs: FileSystem, config: StorageConfig) -> Iterator[tuple[LedgerI
 
 
 def _put_in_place(fs: FileSystem, config: StorageConfig, note: ChangeNote) -> None:
+    block_java(fs, map(current_directory, config.journal_directories))
     # Java's index first: until ours is in place, neither implementation finds an index that it would use.
     for directory, index in _java_indexes(fs, config).items():
         move_aside(fs, directory, index.names, note.aside)

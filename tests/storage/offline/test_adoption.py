@@ -23,6 +23,7 @@ from bkctl.storage.errors import (
     MisplacedLedgerError,
     StorageError,
 )
+from bkctl.storage.filenames import JAVA_BLOCK
 from bkctl.storage.journal.format import (
     encode_explicit_lac_record,
     encode_fence_record,
@@ -92,6 +93,7 @@ def test_directories_of_java(tmp_path: Path, image: str) -> None:
     assert (report.ledger_count, report.unreadable_count, report.copied_entry_count) == (survey.ledger_count, 0, 0)
     assert report.entry_count == len(indexed)
     after = directories.tree()
+    assert after.pop(f"journal/current/{JAVA_BLOCK}") == b""
     assert {
         path.replace("bkctl.java-index/", ""): data for path, data in after.items() if ".seal" not in path
     } == before
