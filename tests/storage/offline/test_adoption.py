@@ -4,6 +4,7 @@ disk."""
 from __future__ import annotations
 
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -106,6 +107,19 @@ def test_directories_of_java(tmp_path: Path, image: str) -> None:
             assert row.explicit_lac == EXPLICIT_LACS.get(ledger_id)
         assert storage.engines[0].rows.read_flags() == 0
     assert survey_adoption(FS, directories.config) is None, "nothing is left to adopt"
+
+
+def test_an_older_copy_of_one_directory(tmp_path: Path) -> None:
+    """Java publishes a mark in all of them: what was stored since the copy is missing, and must not be denied."""
+    directories = spread(java_directories("interleaved-4.18.0/replayed", tmp_path))
+    older = Path(directories.config.ledger_directories[2], "current", "lastMark")
+    journal_id, offset = struct.unpack(">qq", older.read_bytes())
+    older.write_bytes(struct.pack(">qq", journal_id - 1, offset))
+    report = adopt(FS, open_plyvel, ChildProcesses(), directories.config)
+    assert [each.path for each in report.unreadable] == [str(older)]
+    assert "older copy" in report.unreadable[0].reason
+    with booted(directories.config) as storage:
+        assert storage.engines[0].rows.read_flags() == 1
 
 
 def spread(directories: JavaDirectories, *, count: int = 3) -> JavaDirectories:
