@@ -53,6 +53,9 @@ DATABASES = (LEDGERS_DATABASE, LOCATIONS_DATABASE)
 
 JAVA_DATABASES = ("ledgers", "locations")
 """RocksDB directories of a Java bookie with DbLedgerStorage: its two indexes."""
+JAVA_BLOCK = "run-bkctl-storage-hand-back-first.txn"
+"""Next to the journals of a bookie of ours: every Java bookie fails to start, and names this file. It would find no
+index, deny every entry, and delete the entry logs."""
 JAVA_INDEX_ASIDE = "bkctl.java-index"
 """Directory for a Java index that adoption moved aside; numbered from the second on."""
 OWN_INDEX_ASIDE = "bkctl.handed-back"

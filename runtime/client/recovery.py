@@ -12,6 +12,7 @@ A failed recovery leaves only the state, the fences and some harmless copies; it
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
@@ -185,7 +186,8 @@ class LedgerRecovery:
         """The entry, or None if Qw - Qa + 1 bookies of its write set report that they do not have it (rule 10).
 
         Asks the whole write set at once. Every request fences, so a bookie that reports "no such entry" cannot accept
-        it later. Other answers prove nothing; raises one of them if the answers are not sufficient.
+        it later. Other answers prove nothing; raises one of them if the answers are not sufficient. A copy counts more
+        than any negatives: a bookie may have lost the entry without knowing it.
         """
         quorum, ack_quorum = snapshot.write_quorum_size, snapshot.ack_quorum_size
         ensemble = snapshot.segment_of(entry_id).ensemble
@@ -229,13 +231,29 @@ class LedgerRecovery:
                 fenced.add(bookie_id)
                 negatives_missing -= 1
                 if negatives_missing == 0:
-                    return None
+                    return await self._late_copy(replies, waiting, entry_id)
             else:
                 missing[bookie_id] = outcome
                 failed += [bookie_id] if isinstance(outcome, BookieIOError) else []
         assert error is not None, "a write set has at least one member"
         message = f"entry {entry_id} may or may not exist: {error}"
         raise self._answers_missing(message, missing, fenced, entry_id) from error
+
+    async def _late_copy(self, replies: Replies[str, ReadReply], waiting: set[str], entry_id: int) -> _TailEntry | None:
+        """A good copy of an entry on one of the ``waiting`` bookies. Waits for slow ones only once."""
+        while not waiting <= self._silent:
+            answer = await replies.next(self._ports.config.speculative_read_timeout_s)
+            if answer is None:
+                self._silent |= waiting
+                break
+            bookie_id, outcome = answer
+            waiting.discard(bookie_id)
+            if isinstance(outcome, ReadReply):
+                with contextlib.suppress(EntryDigestError):
+                    return _TailEntry(self._credentials.codec.decode_for_recovery(entry_id, outcome.body), ())
+            elif isinstance(outcome, BookieTimeoutError):
+                self._silent.add(bookie_id)
+        return None
 
     async def _other_bad(
         self, replies: Replies[str, ReadReply], waiting: set[str], entry_id: int

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from bkctl.storage.filenames import JAVA_DATABASES, idx_path, is_idx_directory, parse_idx_file_name
+from bkctl.storage.filenames import JAVA_BLOCK, JAVA_DATABASES, idx_path, is_idx_directory, parse_idx_file_name
 from bkctl.storage.ids import LedgerId
 from bkctl.storage.index.ledger_index import EXPLICIT_LAC_BYTES_MIN
 from bkctl.storage.ports import FileSystem
@@ -41,6 +41,24 @@ def find_java_index(fs: FileSystem, directory: str) -> JavaIndex:
     names = _names_in(fs, directory)
     idx_directories = (name for name in names if is_idx_directory(name) and any(_idx_names(fs, directory, name)))
     return JavaIndex(tuple(idx_directories), tuple(name for name in JAVA_DATABASES if name in names))
+
+
+def block_java(fs: FileSystem, journal_directories: Iterable[str]) -> None:
+    """Keep Java bookies from starting on directories without an index of theirs; OSError. The directories are
+    ``current``."""
+    for directory in journal_directories:
+        path = os.path.join(directory, JAVA_BLOCK)
+        if not fs.exists(path):
+            fs.write_file_atomically(path, b"")
+
+
+def unblock_java(fs: FileSystem, journal_directories: Iterable[str]) -> None:
+    """Undo ``block_java``; OSError."""
+    for directory in journal_directories:
+        path = os.path.join(directory, JAVA_BLOCK)
+        if fs.exists(path):
+            fs.remove(path)
+            fs.sync_directory(directory)
 
 
 def list_idx_ledgers(fs: FileSystem, directory: str) -> list[LedgerId]:

@@ -6,7 +6,7 @@ interrupted step can be repeated (storage section 11.6):
 1. If there are ``.idx`` files, build our indexes from them under temporary names. The Java bookie could still start;
 2. write the note (``adoption_note``);
 3. if there are RocksDB directories (DbLedgerStorage), which we cannot read, rebuild from entry logs and journals;
-4. move Java's index aside, so that a later Java start cannot use it, and rename ours to their final names;
+4. keep Java from starting (``block_java``), move its index aside, and rename ours to their final names;
 5. remove the note.
 
 The next start of our bookie replays the journals from Java's ``lastMark``, as usual. Adoption deletes nothing.
@@ -50,11 +50,11 @@ from bkctl.storage.index.adoption_note import (
     require_nothing_written_since,
     write_note,
 )
-from bkctl.storage.index.java_index import JavaIndex, find_java_index, list_idx_ledgers
+from bkctl.storage.index.java_index import JavaIndex, block_java, find_java_index, list_idx_ledgers
 from bkctl.storage.index.journaled_rows import read_journaled_ledgers
 from bkctl.storage.index.ledger_index import NEEDS_INTEGRITY_CHECK
 from bkctl.storage.index.seal import open_sealed_index
-from bkctl.storage.journal.log_mark import NO_MARK, read_last_mark
+from bkctl.storage.journal.log_mark import NO_MARK, read_last_mark, survey_marks
 from bkctl.storage.offline.adoption_build import BuildReport, IndexBuild, LocatedLogs, building_path, discard_build
 from bkctl.storage.ports import Children, FileSystem, OpenIndexStore
 from bkctl.storage.rebuild.rebuild import IndexRebuild, plan_rebuild
@@ -236,6 +236,8 @@ def _build(
     journaled = read_journaled_ledgers(fs, config)
     for journal in journaled.unreadable:
         report.note(journal.path, journal.reason)
+    for path in _older_marks(fs, config):
+        report.note(path, "older than in other ledger directories: the disk was full, or this is an older copy of it")
     ledger_count = sum(1 for _ in idx_ledgers(fs, config))
     count = len(config.ledger_directories)
     if count > 1:
@@ -259,6 +261,14 @@ def _build(
         for database in DATABASES:
             open_sealed_index(fs, open_index, building_path(index_directory, database)).close()
     return report
+
+
+def _older_marks(fs: FileSystem, config: StorageConfig) -> Iterator[str]:
+    """Last marks that are older than another one of their journal, or missing. Java publishes a mark in all directories
+    that have room, so what was stored since in these directories may be gone."""
+    for journal in survey_marks(fs, config):
+        marks = {each.path: each.mark or NO_MARK for each in journal.files if not each.is_record}
+        yield from (path for path, mark in marks.items() if mark < max(marks.values()))
 
 
 def _rebuild(
@@ -317,6 +327,7 @@ def idx_ledgers(fs: FileSystem, config: StorageConfig) -> Iterator[tuple[LedgerI
 
 
 def _put_in_place(fs: FileSystem, config: StorageConfig, note: ChangeNote) -> None:
+    block_java(fs, map(current_directory, config.journal_directories))
     # Java's index first: until ours is in place, neither implementation finds an index that it would use.
     for directory, index in _java_indexes(fs, config).items():
         move_aside(fs, directory, index.names, note.aside)

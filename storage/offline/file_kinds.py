@@ -50,6 +50,7 @@ _FIXED = {
     filenames.FORMATTING: FileKind("note", "an unfinished format", "finish it with bkctl bookie format"),
     filenames.ADOPTION: FileKind("note", "an unfinished adoption", "finish it with bkctl storage adopt"),
     filenames.HANDING_BACK: FileKind("note", "an unfinished hand-back", "finish it with bkctl storage hand-back"),
+    filenames.JAVA_BLOCK: FileKind("block", "keeps Java bookies from starting here before bkctl storage hand-back"),
     filenames.LEDGERS_DATABASE: FileKind("index", "ledger rows: keys, fences, LACs (LevelDB)"),
     filenames.LOCATIONS_DATABASE: FileKind("index", "location of each entry (LevelDB)"),
     filenames.seal_file_name(filenames.LEDGERS_DATABASE): FileKind("seal", "checksums of the ledger rows"),

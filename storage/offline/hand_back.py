@@ -10,7 +10,8 @@ An interrupted step can be repeated:
 
 1. replay, flush and move the marks, like a start and a clean stop of the bookie; write those records;
 2. write the note (``adoption_note``);
-3. move our databases and records aside, and create the directories that Java's tools expect;
+3. move our databases and records aside; put a file in the place of each of Java's databases, so that no Java bookie
+   starts before its tools have replaced them; let Java start (``block_java``);
 4. remove the note.
 
 Nothing is deleted. Java has no limbo and no storage flags, and its rebuild skips what it cannot read. It would report
@@ -20,6 +21,7 @@ a log is known to be damaged.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -56,6 +58,7 @@ from bkctl.storage.index.adoption_note import (
     require_nothing_written_since,
     write_note,
 )
+from bkctl.storage.index.java_index import find_java_index, unblock_java
 from bkctl.storage.index.ledger_index import LedgerRow
 from bkctl.storage.index.opening import inspect_index
 from bkctl.storage.journal.catalog import read_catalog
@@ -64,6 +67,7 @@ from bkctl.storage.offline.adoption import index_directories
 from bkctl.storage.ports import FileSystem, OpenIndexStore
 from bkctl.storage.words import counted, listed
 
+_IN_PLACE_OF_DATABASE = b"Java's shell replaces this: rebuild-db-ledgers-index -v, rebuild-db-ledger-locations-index\n"
 _OWN_PREFIXES = ("ldb-", "bkctl.")
 _RECORD_COUNT_MAX = 3 * 4096
 
@@ -139,10 +143,12 @@ def hand_back(
         require_nothing_written_since(fs, config, path, note)
     # The databases first: without them our bookie refuses to start on the remaining files.
     for directory in dict.fromkeys((*index_directories(config), *_all_directories(config))):
-        move_aside(fs, directory, _own_names(fs, directory), note.aside)
+        move_aside(fs, directory, (*_own_names(fs, directory), *_java_databases(fs, directory)), note.aside)
     for directory in index_directories(config):
         for database in JAVA_DATABASES:
-            fs.make_directories(os.path.join(directory, database))
+            if not fs.exists(place := os.path.join(directory, database)):
+                fs.write_file_atomically(place, _IN_PLACE_OF_DATABASE)
+    unblock_java(fs, map(current_directory, config.journal_directories))
     remove_note(fs, path)
     return report
 
@@ -262,6 +268,14 @@ def _own_names(fs: FileSystem, directory: str) -> list[str]:
         and name not in kept
         and not name.startswith((OWN_INDEX_ASIDE, JAVA_INDEX_ASIDE))
     ]
+
+
+def _java_databases(fs: FileSystem, directory: str) -> Iterator[str]:
+    """Empty databases that a Java bookie has made before it found that it must not start."""
+    for name in find_java_index(fs, directory).databases:
+        with contextlib.suppress(NotADirectoryError):
+            fs.list_directory(os.path.join(directory, name))
+            yield name
 
 
 def _all_directories(config: StorageConfig) -> list[str]:

@@ -52,7 +52,7 @@ def java_index_paths(fs: FileSystem, config: StorageConfig) -> dict[str, tuple[s
 
 
 def _are_made(fs: FileSystem, directory: str, databases: tuple[str, ...]) -> bool:
-    """Whether these RocksDB directories are none, or complete; a hand-back leaves empty ones, which Java must fill."""
+    """Whether these RocksDB directories are none, or complete; a hand-back leaves files in place of them."""
     return not databases or all(fs.exists(os.path.join(directory, name, _ROCKSDB_FILE)) for name in JAVA_DATABASES)
 
 

@@ -35,7 +35,7 @@ from bkctl.storage.adapters.filesystem import OsFileSystem
 from bkctl.storage.adapters.index_store import open_plyvel
 from bkctl.storage.config import EngineConfig, StorageConfig
 from bkctl.storage.engine.ledger_storage import LedgerStorage
-from bkctl.storage.filenames import current_directory
+from bkctl.storage.filenames import current_directory, parse_journal_file_name
 from bkctl.storage.journal.format import encode_ledger_key_record
 from bkctl.storage.setting import MEBIBYTE
 from tests.interop.java import JavaBookie, is_built, write_server_conf
@@ -145,7 +145,7 @@ class JavaReplayer:
                 os.remove(os.path.join(directory, "ledgers", "current", name))
         written = current_directory(os.path.join(source, "journal"))
         for name in os.listdir(written):
-            if name.endswith(".txn"):
+            if parse_journal_file_name(name) is not None:
                 shutil.copy(os.path.join(written, name), journal)
         os.remove(log_path)
         os.sync()

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from bkctl.app import build_app
+from bkctl.storage.filenames import parse_journal_file_name
 from tests.bkctl.test_main import leaves
 from tests.processes import BkctlResult, DevCluster, is_alive, run_bkctl
 from tests.until import wait_until
@@ -79,7 +80,8 @@ class Invocations:
             *directories,
             *("--bookie-id", stopped.id, "--advertised-address", "127.0.0.1", "--set", "allowLoopback=true"),
         )
-        journal = next(name for name in os.listdir(f"{stopped.directory}/journal/current") if name.endswith(".txn"))
+        names = os.listdir(f"{stopped.directory}/journal/current")
+        journal = next(name for name in names if parse_journal_file_name(name) is not None)
         own = f"{stopped.directory}/ledgers/current/0.log"
         report = str(directory / "report")
         cluster.run("audit", "--out", report)

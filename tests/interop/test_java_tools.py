@@ -33,7 +33,7 @@ def test_java_tools_read_our_znodes_and_files(start_dev_cluster: Callable[[int],
     ledger_id = asyncio.run(_write(cluster.metadata_uri))
     bookie = cluster.bookies[0]
     conf_path = str(tmp_path / "shell.conf")
-    journal = files_below(bookie.directory, ".txn")[-1]
+    journal = files_below(bookie.directory, "[0-9a-f].txn")[-1]
     journal_directory = os.path.dirname(os.path.dirname(journal))
 
     write_server_conf(conf_path, cluster.metadata_uri, bookie.directory, bookie.port)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from bkctl.runtime.client import LedgerClient
+from bkctl.storage.filenames import JAVA_BLOCK
 from tests.interop.exchange import append_all, payloads
 from tests.interop.java import JavaBookie, run_shell, write_server_conf
 from tests.processes import BkctlResult, bkctl_command, bkctl_environment, free_port, run_bkctl
@@ -82,6 +83,22 @@ class SharedDirectories:
         finally:
             bookie.stop()
 
+    def require_java_stays_out(self, storage: str, reason: str) -> None:
+        """The Java bookie ends at once for this reason, and deletes no entry log."""
+        logs = self._entry_logs()
+        self.configure(storage)
+        bookie = JavaBookie(self.conf, self.log)
+        try:
+            wait_until(lambda: not bookie.is_running, "the Java bookie ends")
+        finally:
+            bookie.kill()
+        assert reason in Path(self.log).read_text()
+        assert logs
+        assert self._entry_logs() == logs
+
+    def _entry_logs(self) -> dict[Path, int]:
+        return {path: path.stat().st_size for path in self.root.glob("l?/current/*.log")}
+
     @contextlib.contextmanager
     def bkctl(self, *, is_killed: bool = False) -> Iterator[None]:
         """Our bookie; ``is_killed``: without any warning at the end."""
@@ -138,7 +155,7 @@ class SharedDirectories:
         """Java's readjournal finds in a directory what we find there."""
         directory = self.root / f"j{number}"
         self._name_one("journalDirectories", directory)
-        names = sorted(path.name for path in (directory / "current").glob("*.txn"))
+        names = sorted(path.name for path in (directory / "current").glob("*[0-9a-f].txn"))
         told = "".join(run_shell(self.one_conf, "readjournal", name).stderr for name in names)
         ours = self.succeed("journal", "scan", "--entries-only", "--journal-dir", str(directory), "-o", "json").json()[
             "items"
@@ -187,6 +204,8 @@ def test_there_and_back(shared: SharedDirectories, storage: str) -> None:
     with shared.bkctl():
         shared.require_all()
         shared.write()
+    if storage == SORTED:
+        shared.require_java_stays_out(storage, JAVA_BLOCK.partition(".")[0])
     with shared.bkctl():
         shared.require_all()
     handed = shared.succeed("hand-back", "--yes", "-o", "json").json()
@@ -211,7 +230,9 @@ def test_there_and_back_with_databases(shared: SharedDirectories) -> None:
     with shared.bkctl():
         shared.require_all()
         shared.write()
+    shared.require_java_stays_out(DATABASES, JAVA_BLOCK.partition(".")[0])
     handed = shared.succeed("hand-back", "--yes", "-o", "json").json()
+    shared.require_java_stays_out(DATABASES, "current/ledgers' exists but is not a directory")
     for step in handed["next_steps"][:2]:
         shared.shell(*step.split()[2:])
     with shared.java(DATABASES):

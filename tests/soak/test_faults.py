@@ -66,7 +66,7 @@ def test_a_loss_is_seen(faults: Faults) -> None:
 def _erase_end_of_journal(faulty: Faulty) -> None:
     """Whole groups of records become zeros, as if they had never been written; anything else would be refused."""
     faulty.bookies.kill_bookie(faulty.victim.id)
-    journals = sorted(Path(faulty.victim.directory, "journal", "current").glob("*.txn"))
+    journals = sorted(Path(faulty.victim.directory, "journal", "current").glob("*[0-9a-f].txn"))
     journal = [each for each in journals if len(_group_ends(each.read_bytes())) > 1][-1]
     ends = _group_ends(journal.read_bytes())
     begin = max([each for each in ends if each <= ends[-1] - ERASED_BYTES], default=ends[0])

@@ -25,6 +25,8 @@ from bkctl.storage.dirty_marks import DirtyMarks, forget_marks_of_lost_journals
 from bkctl.storage.disk_room import DiskRoom
 from bkctl.storage.engine.ledger_storage import LedgerStorage
 from bkctl.storage.errors import CorruptFileError
+from bkctl.storage.filenames import current_directory
+from bkctl.storage.index.java_index import block_java
 from bkctl.storage.metadata_seen import read_copies
 from bkctl.storage.ports import DirectoryLock
 
@@ -74,6 +76,10 @@ class StorageBoot:
         If this is cancelled, the lane stops soon afterwards and leaves the files as a kill would.
         """
         record_places(self._ports.file_system, self._config)
+        try:
+            block_java(self._ports.file_system, map(current_directory, self._config.journal_directories))
+        except OSError as error:  # a disk may be full, which is no reason not to start
+            logger.warning("cannot keep Java bookies from starting on these directories: %s", error)
         if self._marks.are_entries_at_risk:
             forget_marks_of_lost_journals(self._ports.file_system, self._config)
         began_ns = self._ports.clock.monotonic_ns()

@@ -32,7 +32,16 @@ _PLACE_FORMAT = "bkctl place 1"
 _PLACE_LINE = re.compile(r"(journal|ledger|index) [0-9]+ of [0-9]+")
 _CHUNK_BYTES = 1024 * 1024
 _MIGRATION_FORMAT = "bkctl migration 1"
-_NOT_DATA = frozenset({filenames.VERSION, filenames.LOCK, filenames.PLACE, filenames.MIGRATION, filenames.DIRTY})
+_NOT_DATA = frozenset(
+    {
+        filenames.VERSION,
+        filenames.LOCK,
+        filenames.PLACE,
+        filenames.MIGRATION,
+        filenames.DIRTY,
+        filenames.JAVA_BLOCK,
+    }
+)
 _WITHOUT_LEDGERS = frozenset(
     {
         *_NOT_DATA,

@@ -170,7 +170,7 @@ def journaled(host: NewBookie) -> Path:
     with contextlib.closing(storage):
         storage.replay()
         storage.journal_of(2).write_group([encode_fence_record(2)])
-    return max((host.directory / "j" / "current").glob("*.txn"), key=lambda path: int(path.stem, 16))
+    return max((host.directory / "j" / "current").glob("*[0-9a-f].txn"), key=lambda path: int(path.stem, 16))
 
 
 @pytest.mark.parametrize("damage", ["header", "record"])

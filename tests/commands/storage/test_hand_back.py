@@ -27,7 +27,7 @@ def test_plan_hand_back_and_a_second_run(tmp_path: Path) -> None:
     assert body["next_steps"][1] in result.stderr
     for path in moved:
         assert not os.path.exists(f"{tmp_path}{path}")
-    assert (tmp_path / "l1" / "current" / "ledgers").is_dir()
+    assert (tmp_path / "l1" / "current" / "ledgers").is_file()
     again = directories.succeed("hand-back", "--yes", "-o", "json")
     assert "nothing to do" in again.stderr
     assert again.json() == body | {"ledgers": 0, "entries_flushed": 0, "next_steps": []}
@@ -79,7 +79,7 @@ def test_afterwards_the_index_is_javas_affair(directories: Directories) -> None:
 
 
 def test_one_that_was_cut_off_is_to_be_ended(directories: Directories) -> None:
-    """Before the directories that make the index a Java bookie's are there."""
+    """Before the files that make the index a Java bookie's are there."""
     directories.fill()
     file_system = OsFileSystem()
     note = begin_note(file_system, directories.config, OWN_INDEX_ASIDE)
@@ -87,7 +87,7 @@ def test_one_that_was_cut_off_is_to_be_ended(directories: Directories) -> None:
     directories.succeed("hand-back", "--yes")
     write_note(file_system, str(current / HANDING_BACK), note)
     for database in JAVA_DATABASES:
-        (current / database).rmdir()
+        (current / database).unlink()
     checked = directories.run("check", "-o", "json")
     assert checked.exit_code == 10
     advice = {each["fix"] for each in checked.json()["items"] if each["check"] == "index"}
@@ -97,4 +97,4 @@ def test_one_that_was_cut_off_is_to_be_ended(directories: Directories) -> None:
     assert (rebuilt.exit_code, "bkctl storage hand-back" in rebuilt.stderr) == (3, True), rebuilt.stderr
     assert not (current / LOCATIONS_DATABASE).exists()
     directories.succeed("hand-back", "--yes")
-    assert (current / JAVA_DATABASES[0]).is_dir()
+    assert (current / JAVA_DATABASES[0]).is_file()

@@ -364,6 +364,24 @@ async def test_t48_only_explicit_negatives_end_a_ledger(
     assert end(stored) == closed(expected_end, 10 * (expected_end + 1))
 
 
+async def test_a_late_copy_counts_more_than_negatives(fakes: Fakes) -> None:
+    """A bookie that came back with empty disks under its ID is the first to answer, and has none of the entries."""
+    b1, b2 = await fakes.bookies("b1", "b2")
+    ledger_id, _ = await fakes.create(("b1", "b2"), 2, 2)
+    for entry_id in range(3):
+        fakes.put(b2, ledger_id, entry_id)
+    late = [b2.hold("read", entry_id) for entry_id in range(3)]
+    client = await fakes.client(PATIENT)
+    recovering = asyncio.create_task(client.open(ledger_id, password=PASSWORD, recover=True))
+    for each in late:
+        await each.arrived()
+    await answers_so_far(client, "b1")
+    for each in late:
+        each.release()
+    assert end((await recovering).metadata) == closed(2, 30)
+    assert b1.holds(ledger_id) == [0, 1, 2]
+
+
 async def test_t49_an_ack_quorum_of_one_needs_every_bookie(fakes: Fakes) -> None:
     b1, _, _ = await fakes.bookies("b1", "b2", "b3")
     risky, _ = await fakes.create(("b1", "b2"), 2, 1)

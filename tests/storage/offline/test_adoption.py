@@ -4,6 +4,7 @@ disk."""
 from __future__ import annotations
 
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from bkctl.storage.errors import (
     MisplacedLedgerError,
     StorageError,
 )
+from bkctl.storage.filenames import JAVA_BLOCK
 from bkctl.storage.journal.format import (
     encode_explicit_lac_record,
     encode_fence_record,
@@ -92,6 +94,7 @@ def test_directories_of_java(tmp_path: Path, image: str) -> None:
     assert (report.ledger_count, report.unreadable_count, report.copied_entry_count) == (survey.ledger_count, 0, 0)
     assert report.entry_count == len(indexed)
     after = directories.tree()
+    assert after.pop(f"journal/current/{JAVA_BLOCK}") == b""
     assert {
         path.replace("bkctl.java-index/", ""): data for path, data in after.items() if ".seal" not in path
     } == before
@@ -104,6 +107,19 @@ def test_directories_of_java(tmp_path: Path, image: str) -> None:
             assert row.explicit_lac == EXPLICIT_LACS.get(ledger_id)
         assert storage.engines[0].rows.read_flags() == 0
     assert survey_adoption(FS, directories.config) is None, "nothing is left to adopt"
+
+
+def test_an_older_copy_of_one_directory(tmp_path: Path) -> None:
+    """Java publishes a mark in all of them: what was stored since the copy is missing, and must not be denied."""
+    directories = spread(java_directories("interleaved-4.18.0/replayed", tmp_path))
+    older = Path(directories.config.ledger_directories[2], "current", "lastMark")
+    journal_id, offset = struct.unpack(">qq", older.read_bytes())
+    older.write_bytes(struct.pack(">qq", journal_id - 1, offset))
+    report = adopt(FS, open_plyvel, ChildProcesses(), directories.config)
+    assert [each.path for each in report.unreadable] == [str(older)]
+    assert "older copy" in report.unreadable[0].reason
+    with booted(directories.config) as storage:
+        assert storage.engines[0].rows.read_flags() == 1
 
 
 def spread(directories: JavaDirectories, *, count: int = 3) -> JavaDirectories:

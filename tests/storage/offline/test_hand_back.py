@@ -14,7 +14,7 @@ from bkctl.storage.config import StorageConfig
 from bkctl.storage.entry_log.log_lists import write_quarantine
 from bkctl.storage.entry_log.reader import EntryLogScan, list_entry_logs
 from bkctl.storage.errors import AdoptionRefusedError, StorageError
-from bkctl.storage.filenames import current_directory
+from bkctl.storage.filenames import JAVA_BLOCK, current_directory
 from bkctl.storage.index.journaled_rows import read_journaled_ledgers
 from bkctl.storage.journal.format import encode_explicit_lac_record, encode_fence_record, encode_ledger_key_record
 from bkctl.storage.offline.hand_back import hand_back, needs_hand_back
@@ -60,6 +60,7 @@ def fill(config: StorageConfig) -> None:
 def require_handed_back(config: StorageConfig) -> None:
     """What Java's rebuild and its first replay need is there, and nothing of ours."""
     everywhere = {*config.journal_directories, *config.ledger_directories}
+    assert not any(os.path.exists(os.path.join(current_directory(each), JAVA_BLOCK)) for each in everywhere)
     left = {
         name for each in everywhere for name in os.listdir(current_directory(each)) if name.startswith(("ldb", "bk"))
     }
@@ -67,6 +68,8 @@ def require_handed_back(config: StorageConfig) -> None:
     scanned: set[tuple[int, int]] = set()
     for position, directory in enumerate(map(current_directory, config.ledger_directories)):
         assert {"ledgers", "locations", "lastMark.0", "lastMark.1"} <= set(os.listdir(directory))
+        assert Path(directory, "ledgers").is_file()  # no Java bookie opens it
+        assert Path(directory, "locations").is_file()
         for log_id in list_entry_logs(FS, directory):
             found = {(each.ledger_id, each.entry_id) for each in EntryLogScan(FS, directory, log_id)}
             assert {ledger_id % len(config.ledger_directories) for ledger_id, _ in found} <= {position}

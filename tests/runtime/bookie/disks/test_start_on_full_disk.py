@@ -56,7 +56,7 @@ class UnflushedBookie:
 
     def tear_journal(self) -> None:
         """The beginning of a group whose rest a power failure kept from the disk."""
-        path = max((self.directory / "journal" / "current").glob("*.txn"), key=lambda path: int(path.stem, 16))
+        path = max((self.directory / "journal" / "current").glob("*[0-9a-f].txn"), key=lambda path: int(path.stem, 16))
         end = -(-len(path.read_bytes().rstrip(b"\0")) // 512) * 512
         with path.open("r+b") as file:
             file.seek(end)
