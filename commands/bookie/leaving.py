@@ -408,7 +408,7 @@ def _change_plan(
         if live:
             by = "by the stop command" if request.stop_words else "by you"
             summary.append(f"{named('bookie', live)} must then be stopped {by}")
-        cookies = {each: version for each, version in found.cookie_versions.items() if version is not None}
+        cookies = {each: cookie.version for each, cookie in found.cookies.items() if cookie is not None}
         items += [
             {
                 "action": "delete cookie",
