@@ -22,8 +22,9 @@ from bkctl.runtime.client.access import require_access
 from bkctl.runtime.errors import RefusedError
 from bkctl.runtime.metadata.cluster.operation_lock import leaving_bookies
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
+from bkctl.runtime.metadata.replication.given_up_note import GivenUpNote
 from bkctl.runtime.metadata.replication.maintenance import list_maintenance
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
+from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from bkctl.runtime.metadata.replication.recovery_status import find_returned, read_given_up
 from bkctl.runtime.replication.config import CopyPace, OpenLedgers, Policy, ReplicationConfig
 from bkctl.runtime.replication.judge.advice import (

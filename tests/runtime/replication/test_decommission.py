@@ -11,7 +11,8 @@ from bkctl.runtime.errors import BookieNotFoundError, NoNodeError, RefusedError
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.metadata.bookies.cookies import CookieVersion
 from bkctl.runtime.metadata.bookies.registration import BookieMode
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
+from bkctl.runtime.metadata.replication.given_up_note import GivenUpNote
+from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from bkctl.runtime.metadata.store import ANY_VERSION, Versioned
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.run.decommission import DecommissionReport
