@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Callable
@@ -9,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from bkctl.runtime.client import LedgerClient
+from bkctl.runtime.metadata.replication.given_up_note import GivenUpNote
+from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from tests.commands.test_advice import ensemble_of, findings, succeed, write
 from tests.processes import COMMAND_TIMEOUT_S, Cluster, start_bkctl
 from tests.until import wait_until
@@ -51,6 +55,40 @@ def test_nothing_says_to_recover_it_again_and_its_return_is_no_loss(
     assert "start" not in end
     succeed(cluster, "bookie", "drain", bookie_id, "-n")
     its_loss_is_not_accepted(cluster, bookie_id, single, tmp_path)
+
+
+@pytest.mark.parametrize("is_ended", [True, False])
+def test_an_accepted_loss_that_ends_meanwhile_is_left(
+    start_cluster: Callable[[int], Cluster], tmp_path: Path, is_ended: bool
+) -> None:
+    cluster = start_cluster(4)
+    single = write(cluster, 1)
+    (bookie_id,) = ensemble_of(cluster, single)
+    write(cluster, 2, ledgers=20)
+    cluster.stop_bookie(bookie_id)
+
+    async def accept(note: GivenUpNote | None) -> None:
+        async with await LedgerClient.connect(cluster.metadata_uri) as client:
+            notes = RecoveryNotes(client.store, client.ports.ledgers.root).given_up
+            await (notes.remove(single) if note is None else notes.put(single, note))
+
+    asyncio.run(accept(GivenUpNote(written_ms=1, member_since={bookie_id: None}, user="ops")))
+    output, errors = tmp_path / "out", tmp_path / "err"
+    with output.open("wb") as out, errors.open("wb") as err:
+        words = ("recover", bookie_id, "--yes", "--copy-rate", "64", "-o", "table")
+        variables = {"BKCTL_METADATA_URI": cluster.metadata_uri}
+        process = start_bkctl(*words, stdout=out, stderr=err, variables=variables)
+    try:
+        wait_until(lambda: MOVES in json.dumps(findings(cluster)))
+        if is_ended:
+            asyncio.run(accept(None))
+    finally:
+        rates = wait_until(lambda: RATES.search(errors.read_text()))
+        assert rates is not None
+        Path(rates[1]).write_text("copy-rate = none\n")
+        ended = process.wait(COMMAND_TIMEOUT_S)
+    assert ended == (9 if is_ended else 0), (output.read_text(), errors.read_text())
+    assert (f"start {bookie_id}" in output.read_text()) is is_ended
 
 
 def says_that_one_runs(cluster: Cluster, bookie_id: str, ledger_id: str) -> None:
