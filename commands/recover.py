@@ -36,6 +36,7 @@ from bkctl.commands.replication_access import (
     require_not_serving,
     returning_findings,
     waiting_sentence,
+    with_accepted_now,
     with_startable,
 )
 from bkctl.commands.safety.gate import nothing_to_change
@@ -48,6 +49,7 @@ from bkctl.runtime.replication.judge.advice import GivenUpLedger
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, are_refusals
 from bkctl.runtime.replication.judge.left_ledgers import Left, Shortage, situation_of
 from bkctl.runtime.replication.plan.recovery_plan import RecoveryPlan
+from bkctl.runtime.replication.plan.store import UnfinishedJob
 from bkctl.runtime.replication.run.recovery import BookieRecovery, RecoveryReport
 from bkctl.runtime.replication.survey.given_up import require_none_named
 
@@ -90,12 +92,9 @@ async def failed_bookie(
             policy = policy_of(context.settings.replication, recorded, open_ledgers, unfinished.start)
         access = await replication_access(context, session, policy)
         access = access._replace(returning=await returning_findings(access, bookie_ids))
-        recovery, console = access.recovery, context.console
+        recovery = access.recovery
         await _require_down(context, session, recovery, bookie_ids)
-        if unfinished is not None:
-            found = await recovery.plan_unfinished(unfinished)
-        else:
-            found = await _new_plan(access, bookie_ids, ledger_ids, to or ())
+        found = await _plan(access, bookie_ids, ledger_ids, to or (), unfinished)
         # not all ledgers were scanned for an unfinished job, or for chosen ledgers
         scanned_for = bookie_ids if unfinished is None and ledger_ids is None else ()
         plan = (await with_startable(access, found)).change_plan(found)
@@ -113,23 +112,31 @@ async def failed_bookie(
                 start = start_of(context, session, policy, change.operation_id, found)
                 async with (
                     open_job(context, change, flags, start, work_of(found)) as opened,
-                    recovery_progress(console, "recovering") as progress,
+                    recovery_progress(context.console, "recovering") as progress,
                 ):
                     work.show, work.file = progress.show, opened.path
                     report = await recovery.run(found, work.note, job=opened.job)
+                    access = await with_accepted_now(access)
                     opened.is_finished = is_done(report, access.accepted)
                     job_file = opened.kept_file
                 note_end(change, report_body(report), outcome_of(report, access.accepted))
         if is_done(report, access.accepted):
             await delete_finished_jobs(context, session, scanned_for, flags.resume)
         back, short = await _bookies_now(access, found, report)
-    print_recovery(console, report, access.accepted, partial(_again, context, report, job_file, short), back, short)
+    again = partial(_again, context, report, job_file, short)
+    print_recovery(context.console, report, access.accepted, again, back, short)
     return outcome_of(report, access.accepted)
 
 
-async def _new_plan(
-    access: ReplicationAccess, bookie_ids: list[str], ledger_ids: list[int] | None, targets: Collection[str]
+async def _plan(
+    access: ReplicationAccess,
+    bookie_ids: list[str],
+    ledger_ids: list[int] | None,
+    targets: Collection[str],
+    unfinished: UnfinishedJob | None,
 ) -> RecoveryPlan:
+    if unfinished is not None:
+        return await access.recovery.plan_unfinished(unfinished)
     require_none_named(await removed_of(access, bookie_ids))
     return await access.recovery.plan(bookie_ids, ledger_ids, only_targets=targets)
 

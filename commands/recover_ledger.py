@@ -29,7 +29,8 @@ from bkctl.commands.work_end import Verdict, print_end
 from bkctl.runtime.client.access import require_access
 from bkctl.runtime.errors import LedgerNotFoundError
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
+from bkctl.runtime.metadata.replication.given_up_note import GivenUpNote
+from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from bkctl.runtime.metadata.replication.recovery_status import read_given_up
 from bkctl.runtime.replication.config import CopyPace, Policy
 from bkctl.runtime.replication.judge.bad_copies import BadCopies, InPlacePlan, LedgerInPlace

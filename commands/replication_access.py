@@ -19,11 +19,12 @@ from bkctl.commands.safety.gate import Change, open_change
 from bkctl.commands.safety.plan import Plan, PlanFinding
 from bkctl.commands.session import ANSWER_TIMEOUT_S, Session
 from bkctl.runtime.client.access import require_access
-from bkctl.runtime.errors import RefusedError
+from bkctl.runtime.errors import MetadataError, RefusedError
 from bkctl.runtime.metadata.cluster.operation_lock import leaving_bookies
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
+from bkctl.runtime.metadata.replication.given_up_note import GivenUpNote
 from bkctl.runtime.metadata.replication.maintenance import list_maintenance
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
+from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from bkctl.runtime.metadata.replication.recovery_status import find_returned, read_given_up
 from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.replication.config import CopyPace, OpenLedgers, Policy, ReplicationConfig
@@ -219,7 +220,7 @@ async def replication_access(
     ``sources`` does not."""
     ports = (await session.client()).ports
     refusing = await require_access(ports, sources, waits_for_all=True)
-    given_up = await read_given_up(RecoveryNotes(session.store, session.root))
+    given_up, accepted = await _accepted_losses(session)
     recovery = BookieRecovery(
         ports,
         session.cookies,
@@ -229,12 +230,26 @@ async def replication_access(
         partial(leaving_bookies, session.store, session.root),
         open_database=temporary_database,
     )
-    accepted: dict[int, GivenUpLedger] = {}
-    if given_up:
-        live = (await session.registrations.snapshot()).live
-        accepted = await judge_given_up(await session.ledgers(), given_up, live)
     parts = recovery, session, ports.ledgers, policy
     return ReplicationAccess(*parts, refusing=refusing, given_up=given_up, accepted=accepted)
+
+
+async def _accepted_losses(session: Session) -> tuple[dict[int, GivenUpNote], dict[int, GivenUpLedger]]:
+    given_up = await read_given_up(RecoveryNotes(session.store, session.root))
+    if not given_up:
+        return {}, {}
+    live = (await session.registrations.snapshot()).live
+    return given_up, await judge_given_up(await session.ledgers(), given_up, live)
+
+
+async def with_accepted_now(access: ReplicationAccess) -> ReplicationAccess:
+    """With the losses that were accepted before the work and still are; with none if that is not known."""
+    if not access.accepted:
+        return access
+    try:
+        return access._replace(accepted=(await _accepted_losses(access.session))[1])
+    except MetadataError:
+        return access._replace(accepted={})
 
 
 def note_end(change: Change, body: dict[str, object], outcome: Outcome) -> None:

@@ -278,7 +278,7 @@ async def _format(context: CommandContext, change: Change, target: _Target) -> N
     if target.node is not None:
         change.require_lock()
         change.trash.keep("delete", session.cookies.path(target.bookie_id), target.node)
-        await session.cookies.delete(target.bookie_id, target.node.stat.version)
+        await session.cookies.delete(target.bookie_id, target.node.stat)
     end_format(own.file_system, directories)
 
 

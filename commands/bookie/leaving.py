@@ -58,6 +58,7 @@ from bkctl.commands.safety.plan import Plan, PlanFinding
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.admin.calls import AdminCredentials
 from bkctl.runtime.errors import ConflictError, MetadataError, MetadataFormatError, RefusedError
+from bkctl.runtime.metadata.replication.given_up_note import bookies_given_up
 from bkctl.runtime.metadata.replication.maintenance import end_maintenance, list_maintenance
 from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from bkctl.runtime.metadata.store import Node
@@ -139,7 +140,7 @@ async def _carry_out(context: CommandContext, request: LeavingRequest) -> tuple[
             ids = request.bookie_ids
             return DecommissionReport(bookie_ids=ids, recoveries=(), ledgers_scanned=0, remaining=()), None
         await require_not_serving(session, ids)
-        noted = {each for each, note in access.given_up.items() if not note.member_since.keys().isdisjoint(ids)}
+        noted = {each for each, note in access.given_up.items() if not bookies_given_up(note).isdisjoint(ids)}
         found = await operation.plan(
             ids,
             lambda each: console.say(waiting_sentence(each)),
@@ -409,7 +410,7 @@ def _change_plan(
         if live:
             by = "by the stop command" if request.stop_words else "by you"
             summary.append(f"{named('bookie', live)} must then be stopped {by}")
-        cookies = {each: version for each, version in found.cookie_versions.items() if version is not None}
+        cookies = {each: cookie.version for each, cookie in found.cookies.items() if cookie is not None}
         items += [
             {
                 "action": "delete cookie",

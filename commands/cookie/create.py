@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Annotated, NamedTuple
 
-import msgspec
 import typer
 
 from bkctl.commands.command import command
@@ -39,7 +38,8 @@ from bkctl.runtime.bookie.cookies.repair import require_matching_directories, re
 from bkctl.runtime.errors import ConflictError, MetadataFormatError, NodeExistsError
 from bkctl.runtime.metadata.bookies.cookies import Cookie, decode_cookie, encode_cookie
 from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
-from bkctl.runtime.metadata.store import Node, Versioned
+from bkctl.runtime.metadata.replication.recovery_status import note_back
+from bkctl.runtime.metadata.store import Node
 
 
 @command(
@@ -85,7 +85,7 @@ async def create(
                     f"bookie {bookie_id} got a cookie from another process during this command"
                 ) from None
             if own is not None:
-                await _note_disks_are_back(session, bookie_id)
+                await note_back(RecoveryNotes(session.store, session.root), bookie_id)
 
         await make_change(context, examine, apply, session.store, turn=None if own is None else own.locked)
     context.console.say(f"to undo: bkctl cookie delete {bookie_id}")
@@ -115,18 +115,6 @@ async def _new_cookie(
         bookie_id, path = source
         data = read_named_file(path, "the cookie")
         yield _NewCookie(session, require_fitting(session, bookie_id, data, path), data, None)
-
-
-async def _note_disks_are_back(session: Session, bookie_id: str) -> None:
-    """The bookie has its old entries, also of ledgers of which it was given up: not a new, empty one with its id."""
-    notes = RecoveryNotes(session.store, session.root).given_up
-    since = await session.registrations.member_since(bookie_id)
-    async with aclosing(notes.all()) as found:
-        async for key, note in found:
-            if isinstance(note, Versioned) and bookie_id in note.value.member_since:
-                member_since = note.value.member_since | {bookie_id: since}
-                changed = msgspec.structs.replace(note.value, member_since=member_since)
-                await notes.replace(key, changed, note.version)
 
 
 async def _require_absent(session: Session, bookie_id: str) -> None:

@@ -61,7 +61,7 @@ async def delete(
                         change.require_lock()
                         await require_not_registered(session, bookie_id)  # it may have started meanwhile
                         change.trash.keep("delete", session.cookies.path(bookie_id), node)
-                        await session.cookies.delete(bookie_id, node.stat.version)
+                        await session.cookies.delete(bookie_id, node.stat)
                         body = {"bookie_id": bookie_id, "version": node.stat.version}
                         context.console.record("CookieDeleted", body, name="bookie_id")
 

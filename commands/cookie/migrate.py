@@ -68,7 +68,7 @@ async def migrate(
 
         async def apply(change: Change, found: tuple[MigrationState, int]) -> None:
             state, _ = found
-            if state.old_version is not None:
+            if state.old_stored is not None:
                 change.trash.keep("delete", cookies.path(old_id), await cookies.read_node(old_id))
             await migrate_cookies(state, own.file_system, cookies, change.require_lock)
 
@@ -122,10 +122,9 @@ def _plan(own: OwnBookie, state: MigrationState, naming_old: int) -> Plan:
         for directory in state.directories
         if state.lacks_new(directory)
     ]
-    if state.old_version is not None:
-        items.append(
-            {"action": "delete", "path": session.cookies.path(state.old_id), "expected_version": state.old_version}
-        )
+    if state.old_stored is not None:
+        path, version = session.cookies.path(state.old_id), state.old_stored.version
+        items.append({"action": "delete", "path": path, "expected_version": version})
     items += [
         {
             "action": "delete",

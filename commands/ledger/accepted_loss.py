@@ -109,8 +109,7 @@ async def loss_sentences(
 
 def given_up_record(session: Session) -> GivenUpRecord:
     """What this operator gives up."""
-    notes = RecoveryNotes(session.store, session.root).given_up
-    return GivenUpRecord(notes, session.registrations, LoopClock(), user_name())
+    return GivenUpRecord(RecoveryNotes(session.store, session.root), LoopClock(), user_name())
 
 
 async def loss_consent(

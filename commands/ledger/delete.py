@@ -23,6 +23,7 @@ from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.client import LedgerClient
 from bkctl.runtime.errors import LedgerNotFoundError, MetadataAuthError, RefusedError
+from bkctl.runtime.metadata.ledger_logs.nodes import LogNodes
 from bkctl.runtime.metadata.ledgers.changes import Action, Decide, Step
 from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger, unreadable_advice
 from bkctl.runtime.metadata.pipeline import each_of
@@ -76,6 +77,7 @@ async def delete(
         client = await session.client()
         found, gone = await _find(client, ledger_ids, named)
         _require_deletable(found, is_unreadable_allowed=unreadable, is_open_allowed=force_open)
+        await _require_no_log(LogNodes(session.store, session.root), found)
         forced = [int(item["ledger_id"]) for item in found if item["state"] in _UNCLOSED]
         searches = await require_empty(client, forced, lost)
         if lost:
@@ -154,6 +156,22 @@ def _require_deletable(items: list[dict[str, Any]], *, is_unreadable_allowed: bo
         else "--unreadable deletes empty or damaged metadata too, and keeps its bytes in the trash"
     )
     raise RefusedError(f"nothing was changed: {named}: {advice}")
+
+
+async def _require_no_log(nodes: LogNodes, items: list[dict[str, Any]]) -> None:
+    """RefusedError if a log of ledgers needs one of them. Reads the logs if a ledger is of one, or may be."""
+    if not any(item["state"] == "unreadable" or (item["owner"] or "").startswith("log ") for item in items):
+        return
+    ledger_ids = {int(item["ledger_id"]) for item in items}
+    for name in await nodes.names():
+        if (found := await nodes.find(name)) is None:
+            continue
+        for each in (each.ledger_id for each in found.value.ledgers if each.ledger_id in ledger_ids):
+            end = found.value.end_of(each)
+            trim = "" if end is None else f"bkctl log trim {name} --before {end} deletes all up to it, "
+            raise RefusedError(
+                f"nothing was changed: log {name} needs ledger {each}: {trim}bkctl log delete {name} deletes all of it"
+            )
 
 
 def _plan(

@@ -141,6 +141,7 @@ async def open_change(
     trash = Trash(context.settings, plan.command, operation_id)
     change = Change(plan, operation_id, trash, lock, take_lock)
     try:
+        trash.server_time = None if lock is None else await lock.taken_at()
         with trash:
             trail = _begin(context, plan, operation_id)
             try:

@@ -148,7 +148,8 @@ class Trash:
         <state directory>/trash/<UTC time>-<operation id>.jsonl
         {"time", "command", "action", "path", "version", "ctime_ms", "data": base64}
 
-    A line is durable before its node is changed. Starting a new file deletes those older than the retention.
+    A line is durable before its node is changed. Starting a new file deletes those older than the retention, by the
+    clocks of this machine and of ZooKeeper: one of them may be wrong.
     """
 
     def __init__(self, settings: Settings, command: str, operation_id: str) -> None:
@@ -158,6 +159,8 @@ class Trash:
         self._descriptor: int | None = None
         self.path: str | None = None
         """Path of the file once it has a line, otherwise None."""
+        self.server_time: datetime.datetime | None = None
+        """ZooKeeper's; None: not known, so no file is deleted."""
 
     def keep(self, action: str, path: str, node: Node) -> None:
         """Save a node that is about to be changed; RefusedError when that fails: the caller must then not change it."""
@@ -195,8 +198,11 @@ class Trash:
     def _open(self, now: datetime.datetime) -> int:
         if self._descriptor is None:
             directory = state_directory(self._settings, _DIRECTORY)
-            _remove_expired(directory, now, self._settings.trash_retention_days)
-            self.path = os.path.join(directory, f"{now.strftime(_TIME_FORMAT)}-{self._operation_id}.jsonl")
+            server_time = self.server_time or now
+            if self.server_time is not None:
+                _remove_expired(directory, min(now, server_time), self._settings.trash_retention_days)
+            time = max(now, server_time).strftime(_TIME_FORMAT)
+            self.path = os.path.join(directory, f"{time}-{self._operation_id}.jsonl")
             self._descriptor = open_to_append(self.path)
         return self._descriptor
 

@@ -27,8 +27,9 @@ from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.replication.directories import ForeignNames
+from bkctl.runtime.metadata.replication.given_up_note import bookies_given_up
 from bkctl.runtime.metadata.replication.marks import list_marked_ids
-from bkctl.runtime.metadata.replication.recovery_notes import NO_COPY, LostBookieNote, bookies_given_up
+from bkctl.runtime.metadata.replication.recovery_notes import NO_COPY, LostBookieNote
 from bkctl.runtime.metadata.replication.recovery_status import read_given_up
 from bkctl.runtime.metadata.replication.switches import AuditRequest
 from bkctl.runtime.metadata.store import MetadataStore, Node, Versioned

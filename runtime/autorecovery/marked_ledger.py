@@ -17,7 +17,7 @@ from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError
 from bkctl.runtime.ledger.metadata import LedgerMetadata, Segment
 from bkctl.runtime.metadata.bookies.registration import Registrations
 from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
-from bkctl.runtime.metadata.replication.recovery_status import read_given_up
+from bkctl.runtime.metadata.replication.recovery_status import find_given_up, read_given_up
 from bkctl.runtime.metadata.replication.work import PickedLedger
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.placement.rules import BrokenRule
@@ -148,8 +148,7 @@ class MarkedLedgerRepair:
 
     async def _without_accepted(self, failures: list[LedgerFailure]) -> list[LedgerFailure]:
         """Without losses that an operator accepted with bookies that the ledger still names."""
-        note = await self.tools.notes.given_up.find_or_problem(str(self._ledger_id))
-        given_up = {self._ledger_id: note.value} if isinstance(note, Versioned) else {}
+        given_up = await find_given_up(self.tools.notes, self._ledger_id)
         accepted = await judge_given_up(self._ports.ledgers, given_up, self._registrations.live)
         return [each for each in failures if situation_of(each, accepted) is not Left.ACCEPTED]
 

@@ -31,9 +31,9 @@ from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.metadata.bookies.registration import Registrations
 from bkctl.runtime.metadata.pipeline import each_of
 from bkctl.runtime.metadata.replication.directories import ForeignNames
+from bkctl.runtime.metadata.replication.given_up_note import GivenUpNote
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
 from bkctl.runtime.metadata.replication.marks import ListedMark, UnderReplicationMarks, list_marks
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
 from bkctl.runtime.metadata.store import MetadataStore, Versioned
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.entry_lists import EntryLists

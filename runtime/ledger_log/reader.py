@@ -23,6 +23,14 @@ class LogEntry(msgspec.Struct, frozen=True, gc=False):
     payload: bytes
 
 
+def lost_ledger(name: str, log: LedgerLog, error: LedgerNotFoundError) -> LedgerNotFoundError:
+    """The error for a ledger of a log that something else than the log has deleted."""
+    end = log.end_of(error.ledger_id)
+    rest = f"delete {name} deletes the rest" if end is None else f"read {name} --from {end} reads on"
+    sentence = f"log {name} has lost it: bkctl ledger import restores it from the trash or from an export; without it, "
+    return LedgerNotFoundError(error.ledger_id, f"{sentence}bkctl log {rest}")
+
+
 class LogReader:
     """Reads one log, without fencing its writer."""
 
@@ -50,11 +58,11 @@ class LogReader:
                         async for entry in entries:
                             yield entry
                             position = entry.position + 1
-                except LedgerNotFoundError:
+                except LedgerNotFoundError as error:
                     found = await self._nodes.read(self.name)
                     self._require_kept(found.value, position)
                     if found.value.ledgers == log.ledgers:
-                        raise
+                        raise lost_ledger(self.name, log, error) from error
                     continue
                 if at + 1 < len(log.ledgers):
                     position = log.ledgers[at + 1].first_position

@@ -30,6 +30,7 @@ from bkctl.runtime.errors import (
     TooManyPendingAddsError,
 )
 from bkctl.runtime.ledger_log.deletion import delete_empty
+from bkctl.runtime.ledger_log.reader import lost_ledger
 from bkctl.runtime.metadata.ledger_logs.format import (
     LOG_ID_KEY,
     NAME_KEY,
@@ -148,7 +149,7 @@ class LogWriter:
         try:
             reader = await self._client.open(last.ledger_id, recover=True)
         except LedgerNotFoundError as error:
-            raise await self._reason(error) from error
+            raise await self._reason(lost_ledger(self.name, log, error)) from error
         return last.first_position + reader.last_add_confirmed + 1
 
     def _require_own(self, log: LedgerLog) -> None:

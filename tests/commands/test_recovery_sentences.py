@@ -22,6 +22,8 @@ from bkctl.commands.replication_access import ReplicationAccess
 from bkctl.commands.safety.plan import PlanFinding
 from bkctl.commands.session import Session
 from bkctl.runtime.ledger.metadata import LedgerState
+from bkctl.runtime.metadata.bookies.cookies import Cookie
+from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.placement.rules import BrokenRule, PlacementRule
 from bkctl.runtime.replication.config import (
@@ -41,6 +43,7 @@ from bkctl.runtime.replication.run.recovery import RecoveryTally
 from bkctl.storage.severity import Severity
 from tests.runtime.replication.samples import ledger
 
+COOKIE = Versioned(Cookie(bookie_id="b1", journal_directories=("/j",), ledger_directories=("/l",)), 3)
 DEAD = frozenset({"b1"})
 LIVE = frozenset({"b2", "b3"})
 
@@ -172,7 +175,7 @@ def test_the_plan_of_a_decommission_says_when_the_bookie_can_start(
     uri = parse_metadata_uri("zk+flat://nowhere:1/ledgers")
     session = Session(None, None, uri, None)  # type: ignore[arg-type]
     access = ReplicationAccess(None, session, Paths())  # type: ignore[arg-type]
-    found = DecommissionPlan(("b1",), {"b1": 3}, plan(), accepted=accepted)
+    found = DecommissionPlan(("b1",), {"b1": COOKIE}, plan(), accepted=accepted)
     *before, nothing, cookie = _change_plan(access, found, LeavingRequest(bookie_ids=("b1",), wait_s=1)).summary
     assert before == ([] if left is None else [left]), "it begins with what is given up"
     assert nothing.startswith("nothing to recover: none of ")
@@ -218,7 +221,7 @@ def test_open_ledgers_that_are_skipped_do_not_count_as_moved(is_drain: bool) -> 
 def test_the_plan_of_a_live_bookie_names_it() -> None:
     session = Session(None, None, parse_metadata_uri("zk+flat://nowhere:1/ledgers"), None)  # type: ignore[arg-type]
     access = ReplicationAccess(None, session, Paths())  # type: ignore[arg-type]
-    found = DecommissionPlan(("b1",), {"b1": 3}, plan(), live=DEAD)
+    found = DecommissionPlan(("b1",), {"b1": COOKIE}, plan(), live=DEAD)
     request = LeavingRequest(bookie_ids=("b1",), wait_s=1)
     items = _change_plan(access, found, request).items
     assert [(each["action"], each["bookie_id"]) for each in items] == [("set-mode", "b1"), ("delete cookie", "b1")]
@@ -336,7 +339,7 @@ def test_the_plan_of_a_drain_begins_with_the_mode_and_what_moves() -> None:
     session = Session(None, None, parse_metadata_uri("zk+flat://nowhere:1/ledgers"), None)  # type: ignore[arg-type]
     access = ReplicationAccess(None, session, Paths())  # type: ignore[arg-type]
     recovery = msgspec.structs.replace(plan(movable(1)), is_drain=True)
-    found = DecommissionPlan(("b1",), {"b1": 3}, recovery, live=DEAD)
+    found = DecommissionPlan(("b1",), {"b1": COOKIE}, recovery, live=DEAD)
     mode, moved, *_ = _change_plan(access, found, LeavingRequest(bookie_ids=("b1",), wait_s=1)).summary
     assert mode.startswith("will make bookie b1 read-only and move its ledgers away while it serves")
     assert moved.startswith("will move 1 of 5 ledgers from b1: 1 fragment, 10 entries, about 500 B")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Callable
@@ -9,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from bkctl.runtime.client import LedgerClient
+from bkctl.runtime.metadata.replication.given_up_note import GivenUpNote
+from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from tests.commands.test_advice import ensemble_of, findings, succeed, write
 from tests.processes import COMMAND_TIMEOUT_S, Cluster, start_bkctl
 from tests.until import wait_until
@@ -26,8 +30,7 @@ def test_nothing_says_to_recover_it_again_and_its_return_is_no_loss(
     cluster = start_cluster(4)
     single = write(cluster, 1)
     (bookie_id,) = ensemble_of(cluster, single)
-    pairs = write(cluster, 2, ledgers=20).split()
-    pair = next(each for each in pairs if bookie_id in ensemble_of(cluster, each))
+    write(cluster, 2, ledgers=20)
     cluster.stop_bookie(bookie_id)
     output, errors = tmp_path / "out", tmp_path / "err"
     with output.open("wb") as out, errors.open("wb") as err:
@@ -36,7 +39,7 @@ def test_nothing_says_to_recover_it_again_and_its_return_is_no_loss(
         process = start_bkctl(*words, stdout=out, stderr=err, variables=variables)
     try:
         wait_until(lambda: MOVES in json.dumps(findings(cluster)))
-        says_that_one_runs(cluster, bookie_id, pair)
+        says_that_one_runs(cluster, bookie_id, single)
         cluster.start_bookie(bookie_id)
     finally:
         rates = wait_until(lambda: RATES.search(errors.read_text()))
@@ -53,7 +56,41 @@ def test_nothing_says_to_recover_it_again_and_its_return_is_no_loss(
     its_loss_is_not_accepted(cluster, bookie_id, single, tmp_path)
 
 
-def says_that_one_runs(cluster: Cluster, bookie_id: str, ledger_id: str) -> None:
+@pytest.mark.parametrize("is_ended", [True, False])
+def test_an_accepted_loss_that_ends_meanwhile_is_left(
+    start_cluster: Callable[[int], Cluster], tmp_path: Path, is_ended: bool
+) -> None:
+    cluster = start_cluster(4)
+    single = write(cluster, 1)
+    (bookie_id,) = ensemble_of(cluster, single)
+    write(cluster, 2, ledgers=20)
+    cluster.stop_bookie(bookie_id)
+
+    async def accept(note: GivenUpNote | None) -> None:
+        async with await LedgerClient.connect(cluster.metadata_uri) as client:
+            notes = RecoveryNotes(client.store, client.ports.ledgers.root).given_up
+            await (notes.remove(single) if note is None else notes.put(single, note))
+
+    asyncio.run(accept(GivenUpNote(written_ms=1, member_since={bookie_id: None}, user="ops")))
+    output, errors = tmp_path / "out", tmp_path / "err"
+    with output.open("wb") as out, errors.open("wb") as err:
+        words = ("recover", bookie_id, "--yes", "--copy-rate", "64", "-o", "table")
+        variables = {"BKCTL_METADATA_URI": cluster.metadata_uri}
+        process = start_bkctl(*words, stdout=out, stderr=err, variables=variables)
+    try:
+        wait_until(lambda: MOVES in json.dumps(findings(cluster)))
+        if is_ended:
+            asyncio.run(accept(None))
+    finally:
+        rates = wait_until(lambda: RATES.search(errors.read_text()))
+        assert rates is not None
+        Path(rates[1]).write_text("copy-rate = none\n")
+        ended = process.wait(COMMAND_TIMEOUT_S)
+    assert ended == (9 if is_ended else 0), (output.read_text(), errors.read_text())
+    assert (f"start {bookie_id}" in output.read_text()) is is_ended
+
+
+def says_that_one_runs(cluster: Cluster, bookie_id: str, lost: str) -> None:
     for command in (("status",), ("audit",), ("metadata", "doctor")):
         result = cluster.run(*command, "-o", "json")
         assert "bkctl recover failed-bookie" not in result.stdout, (command, result)
@@ -62,6 +99,8 @@ def says_that_one_runs(cluster: Cluster, bookie_id: str, ledger_id: str) -> None
     found = cluster.run("audit", "-o", "json").json()["findings"]
     (moved,) = [each for each in found if MOVES in each["finding"]]
     assert (moved["severity"], moved["command"]) == ("warning", WATCH)
+    left = succeed(cluster, "ledger", "list", "--bookie", bookie_id, "-o", "name").stdout.split()
+    ledger_id = next(each for each in left if each != lost)
     steps = cluster.run("ledger", "explain", ledger_id, "-o", "json").json()["next_steps"]
     assert f"bookie {bookie_id} is not registered; {MOVES} {bookie_id}: {WATCH}" in steps
 

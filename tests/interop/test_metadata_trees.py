@@ -173,7 +173,7 @@ async def test_bookies(
     )
     assert_same(znodes, root, twin_root)
     await java.call("cookie_remove", bookie_id=READ_ONLY, version=1)
-    await cookies.delete(READ_ONLY, 1)
+    await cookies.delete(READ_ONLY, await cookies.read(READ_ONLY))
     await java.call("unregister", bookie_id=READ_ONLY, is_read_only=True)
     await ours.unregister()
     assert_same(znodes, root, twin_root)

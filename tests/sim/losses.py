@@ -6,11 +6,10 @@ import asyncio
 import random
 from collections.abc import Callable, Collection, Coroutine, Sequence
 
-from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.metadata.bookies.cookies import Cookie, CookieStore
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
 from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
-from bkctl.runtime.metadata.replication.recovery_status import read_given_up
+from bkctl.runtime.metadata.replication.recovery_status import note_back, read_given_up
 from bkctl.runtime.replication.close.accepted_loss import LossClose
 from bkctl.runtime.replication.close.given_up_record import GivenUpRecord
 from bkctl.runtime.replication.close.ledger_closer import CloseOutcome, LedgerCloser, LossConsent
@@ -87,8 +86,8 @@ class Losses:
                 self._oracle.violate(f"unexpected error: {error!r}")
         await store.close()
 
-    def _record(self, ports: ClientPorts, store: ProcessStore) -> GivenUpRecord:
-        return GivenUpRecord(RecoveryNotes(store, ROOT).given_up, ports.registrations, ports.clock, "ops")
+    def _record(self, store: ProcessStore) -> GivenUpRecord:
+        return GivenUpRecord(RecoveryNotes(store, ROOT), self._cluster.clock, "ops")
 
     async def _close(self, actor: str, store: ProcessStore, lost: Sequence[str]) -> None:
         """As ``bkctl ledger close --accept-loss``."""
@@ -98,7 +97,7 @@ class Losses:
 
         closing = LossClose(ports, self._config, lost, READ_AHEAD_ENTRIES)
         locks = ReplicationLocks(store, ROOT, actor)
-        consent = LossConsent(frozenset(lost), closing, locks, keep, self._record(ports, store))
+        consent = LossConsent(frozenset(lost), closing, locks, keep, self._record(store))
         ids = [each for each, metadata in self._oracle.ledgers.items() if not metadata.is_closed]
         closer = LedgerCloser(ports, consent=consent)
         async for result in closer.close_all(ids, grace_s=0, in_parallel=4):
@@ -119,7 +118,7 @@ class Losses:
         operation = Decommission(recovery, cookies, ports)
         plan = await operation.plan(lost, accepted_losses=left)
         moved = await operation.move(plan, 10.0, DrainHooks())
-        record = self._record(ports, store)
+        record = self._record(store)
         done = await operation.finish(plan, moved, DrainHooks(note_losses=record.note_all))
         self._removed |= {*done.cookies_deleted}
         self._oracle.note(actor, f"decommissioned {' '.join(lost)}: {done.refusal or 'done'}")
@@ -134,6 +133,7 @@ class Losses:
                 await cookies.create(
                     Cookie(bookie_id=bookie_id, journal_directories=("/j",), ledger_directories=("/l",))
                 )
+                await note_back(RecoveryNotes(store, ROOT), bookie_id)
             self._oracle.note(bookie_id, "is back")
             await self._cluster.bookies[bookie_id].start()
             await store.close()

@@ -10,7 +10,8 @@ from collections.abc import Collection
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.metadata_format import decode_ledger_metadata
 from bkctl.runtime.ledger.write_set import write_set
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
+from bkctl.runtime.metadata.replication.given_up_note import GivenUpNote
+from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from bkctl.runtime.replication.judge.fragments import stored_count
 from bkctl.storage.json_text import decode_json
 from tests.sim.watched_cluster import PATHS, WatchedCluster, metadata_summary
@@ -197,10 +198,16 @@ class Oracle:
                 self.violate(f"ledger {ledger_id}: the loss of entry {entry_id} is accepted, which {holders} have")
 
     def _given_up(self, ledger_id: int) -> set[str]:
-        """The bookies that were given up with what they have of a ledger. If one is back, that ends when an auditor
-        sees it, or with the copies that it gets."""
+        """The bookies that were given up with what they have of a ledger. If one is back, that ends with its own note,
+        or with the copies that it gets; not if its cookie was being deleted: with another it is new."""
         node = self.cluster.server.nodes.get(_GIVEN_UP.path_of(str(ledger_id)))
-        return set() if node is None else {*decode_json(node.data, GivenUpNote).member_since}
+        if node is None:
+            return set()
+        note, bookies = decode_json(node.data, GivenUpNote), self.cluster.bookies
+        back = {each for each in note.member_since if bookies[each].noted_ms > note.written_ms}
+        cookies = {each: self.cluster.server.nodes.get(PATHS.cookie(each)) for each in back}
+        old = {each for each, node in cookies.items() if node is not None and node.ctime_ms == note.member_since[each]}
+        return note.member_since.keys() - old
 
     def check_readable(self, ledger_id: int, live: Collection[str]) -> None:
         """A bookie that is live has each acknowledged entry, as a check says, but for accepted losses."""

@@ -10,13 +10,16 @@ import pytest
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.metadata.bookies.cookies import CookieStore
 from bkctl.runtime.metadata.bookies.registration import BookieMode
+from bkctl.runtime.metadata.replication.given_up_note import GivenUpNote
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
+from bkctl.runtime.metadata.replication.recovery_notes import CollectionNote, RecoveryNotes
+from bkctl.runtime.metadata.replication.recovery_status import find_given_up, read_given_up
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.replication.close.given_up_record import GivenUpRecord
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.judge.check_scope import WHOLE, CheckScope
 from bkctl.runtime.replication.judge.fragments import EntryRange
+from bkctl.runtime.replication.judge.verdict import ReplicationState, judge_metadata
 from bkctl.runtime.replication.run.decommission import Decommission
 from bkctl.runtime.replication.run.drain import DrainHooks
 from bkctl.runtime.replication.run.in_place_repair import InPlaceRepair
@@ -121,6 +124,42 @@ def test_only_the_entries_that_were_copied_are_no_longer_accepted() -> None:
     simulate(scenario)
 
 
+def test_a_bookie_that_ran_again_and_is_lost_again_is_missed() -> None:
+    """No auditor saw it. A new, empty bookie with its id had nothing of the ledger."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b1", "b2", "b3")
+        ledger_id = await cluster.store(ledger({0: ["b1", "b2"]}, 1, 1, last_entry_id=3, length=40))
+        notes = RecoveryNotes(cluster.metadata_store, ROOT)
+        cookies = CookieStore(cluster.metadata_store, ROOT)
+        record = GivenUpRecord(notes, cluster.clock, "ops")
+
+        async def verdict() -> ReplicationState:
+            live = (await cluster.ports.registrations.snapshot()).live
+            note = (await read_given_up(notes)).get(ledger_id)
+            assert (await find_given_up(notes, ledger_id)).get(ledger_id) == note
+            stored = await cluster.ports.ledgers.read(ledger_id)
+            return judge_metadata(ledger_id, stored.value, live, note).replication
+
+        for run in range(3):
+            await leave(cluster, "b1")
+            assert await verdict() is ReplicationState.UNAVAILABLE
+            await record.note_all({ledger_id: ["b1"]})
+            assert await verdict() is ReplicationState.GIVEN_UP
+            await cluster.start("b1")
+            await notes.collection.put("b1", CollectionNote(step=run))
+        await record.note_all({ledger_id: ["b1"]})
+        await cookies.delete("b1", await cookies.read("b1"))
+        await leave(cluster, "b1")
+        await cluster.clock.sleep(0.01)
+        await cluster.start("b1")
+        await notes.collection.put("b1", CollectionNote(step=9))
+        await leave(cluster, "b1")
+        assert await verdict() is ReplicationState.GIVEN_UP
+
+    simulate(scenario)
+
+
 def test_a_loss_is_accepted_only_while_no_other_process_copies_the_ledger() -> None:
     """It may be copying what is to be proven lost. Only bookies that the ledger names are given up with it."""
 
@@ -129,8 +168,8 @@ def test_a_loss_is_accepted_only_while_no_other_process_copies_the_ledger() -> N
         ledger_id = await cluster.store(ledger({0: ["b1", "b2"]}, 1, 1, last_entry_id=3, length=40))
         await leave(cluster, "b1")
         await leave(cluster, "b3")
-        cookies, notes = CookieStore(cluster.metadata_store, ROOT), RecoveryNotes(cluster.metadata_store, ROOT).given_up
-        record = GivenUpRecord(notes, cluster.ports.registrations, cluster.clock, "ops")
+        cookies, notes = CookieStore(cluster.metadata_store, ROOT), RecoveryNotes(cluster.metadata_store, ROOT)
+        record = GivenUpRecord(notes, cluster.clock, "ops")
         operation, hooks = (
             Decommission(cluster.recovery, cookies, cluster.ports),
             DrainHooks(note_losses=record.note_all),
@@ -144,7 +183,7 @@ def test_a_loss_is_accepted_only_while_no_other_process_copies_the_ledger() -> N
                 await lock.release()
             report = await operation.finish(plan, await operation.move(plan, 0.0, hooks), hooks)
             assert report.is_complete is not is_locked, report.refusal
-            assert await notes.keys() == ([] if is_locked else [str(ledger_id)])
+            assert await notes.given_up.keys() == ([] if is_locked else [str(ledger_id)])
             assert [each for each in ("b1", "b3") if await cookies.find(each)] == (["b1", "b3"] if is_locked else [])
         assert (await note_of(cluster, ledger_id)).value.member_since.keys() == {"b1"}
 

@@ -20,13 +20,9 @@ from bkctl.runtime.metadata.bookies.registration import BookieMode
 from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.pipeline import each_of
 from bkctl.runtime.metadata.replication.directories import ForeignNames
+from bkctl.runtime.metadata.replication.given_up_note import GivenUpNote
 from bkctl.runtime.metadata.replication.marks import MarkOutcome, UnderReplicationMarks, list_marks
-from bkctl.runtime.metadata.replication.recovery_notes import (
-    GivenUpNote,
-    LostLedgerNote,
-    MaintenanceNote,
-    RecoveryNotes,
-)
+from bkctl.runtime.metadata.replication.recovery_notes import LostLedgerNote, MaintenanceNote, RecoveryNotes
 from bkctl.runtime.metadata.replication.switches import AuditRequest, ReplicationSwitches
 from bkctl.runtime.metadata.store import Node
 from bkctl.runtime.protocol.status import Status

@@ -16,7 +16,8 @@ from bkctl.runtime.errors import MetadataError
 from bkctl.runtime.ledger.metadata import LedgerState
 from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.metadata.bookies.registration import BookieMode
-from bkctl.runtime.metadata.replication.recovery_notes import CopyCheckNote, GivenUpNote, LedgerCount, RecoveryNotes
+from bkctl.runtime.metadata.replication.given_up_note import GivenUpNote
+from bkctl.runtime.metadata.replication.recovery_notes import CopyCheckNote, LedgerCount, RecoveryNotes
 from bkctl.runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
 from bkctl.runtime.metadata.store import MetadataStore
 from bkctl.runtime.protocol.status import Status

@@ -285,7 +285,7 @@ def test_a_cookie_that_was_made_meanwhile_is_no_success() -> None:
         await cluster.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=3, length=40))
         cookies = CookieStore(cluster.metadata_store, ROOT)
         await cluster.stop("b1")
-        await cookies.delete("b1", 0)
+        await cookies.delete("b1", await cookies.read("b1"))
         operation = Decommission(cluster.recovery, cookies, cluster.ports)
         plan = await operation.plan(["b1"])
         moved = await operation.move(plan, 0.0, DrainHooks())

@@ -13,7 +13,7 @@ from bkctl.runtime.client.ports import credentials_of
 from bkctl.runtime.client.recovery import LedgerRecovery
 from bkctl.runtime.errors import LedgerRecoveryError, MetadataUnavailableError
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
-from bkctl.runtime.metadata.bookies.cookies import CookieStore
+from bkctl.runtime.metadata.bookies.cookies import CookieStore, CookieVersion
 from bkctl.runtime.metadata.bookies.registration import BookieMode
 from bkctl.runtime.metadata.cluster.operation_lock import OperationHolder, leaving_bookies, lock_bookies
 from bkctl.runtime.metadata.store import Versioned
@@ -37,7 +37,8 @@ async def remove(cluster: RepairCluster, bookie_id: str) -> None:
     """What decommission does to a bookie that no ledger names."""
     await cluster.set_mode(bookie_id, BookieMode.READ_ONLY)
     await cluster.stop(bookie_id)
-    await CookieStore(cluster.metadata_store, ROOT).delete(bookie_id, 0)
+    cookies = CookieStore(cluster.metadata_store, ROOT)
+    await cookies.delete(bookie_id, await cookies.read(bookie_id))
 
 
 async def come_back_empty(cluster: RepairCluster, bookie_id: str) -> None:
@@ -113,7 +114,8 @@ def test_a_bookie_without_a_cookie_is_no_target() -> None:
 
     async def scenario(cluster: RepairCluster) -> None:
         await cluster.start("b2", "b3", "b4")
-        await CookieStore(cluster.metadata_store, ROOT).delete("b3", 0)
+        cookies = CookieStore(cluster.metadata_store, ROOT)
+        await cookies.delete("b3", await cookies.read("b3"))
         ids = [await cluster.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=100)) for _ in range(5)]
 
         assert (await cluster.recover("b1")).is_complete
@@ -178,8 +180,8 @@ def test_a_ledger_that_names_a_bookie_while_its_cookie_goes_brings_the_cookie_ba
         else:
             original = cookies.delete
 
-            async def delete(bookie_id: str, expected_version: int) -> None:
-                await original(bookie_id, expected_version)
+            async def delete(bookie_id: str, found: CookieVersion) -> None:
+                await original(bookie_id, found)
                 await name_it()
 
             restore, cuts = cookies.create_node, 1

@@ -9,8 +9,9 @@ import pytest
 
 from bkctl.runtime.ledger.metadata import LedgerState
 from bkctl.runtime.metadata.bookies.registration import BookieMode
+from bkctl.runtime.metadata.replication.given_up_note import GivenUpNote
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
+from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.config import CopyPace, OpenLedgers, Policy, ReplicationConfig, VerifyMode
 from bkctl.runtime.replication.copy.activity import LedgerActivity

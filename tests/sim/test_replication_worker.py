@@ -17,14 +17,9 @@ from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.metadata.bookies.registration import BookieMode
 from bkctl.runtime.metadata.ledgers.layout import LedgerTree
 from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.replication.given_up_note import GivenUpNote
 from bkctl.runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
-from bkctl.runtime.metadata.replication.recovery_notes import (
-    DaemonNote,
-    FailedLedgerNote,
-    GivenUpNote,
-    RecoveryNotes,
-    daemon_key,
-)
+from bkctl.runtime.metadata.replication.recovery_notes import DaemonNote, FailedLedgerNote, RecoveryNotes, daemon_key
 from bkctl.runtime.metadata.replication.switches import ReplicationSwitches
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.config import ReplicationConfig

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
+from bkctl.runtime.metadata.replication.given_up_note import GivenUpNote
+from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from bkctl.runtime.protocol.status import Status
 from tests.runtime.replication.samples import ledger
 from tests.sim.repair_cluster import ROOT, RepairCluster, simulate

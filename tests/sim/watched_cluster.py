@@ -29,6 +29,7 @@ from bkctl.runtime.metadata.bookies.service_info import rpc_service_info
 from bkctl.runtime.metadata.ledgers.layout import LedgerTree
 from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
 from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.replication.recovery_notes import CollectionNote, RecoveryNotes
 from bkctl.runtime.metadata.store import CheckNode, NodeStat, NodeWrite
 from bkctl.runtime.ports import AddDone, BookieInfo, Clock, LacReply, ReadReply
 from bkctl.runtime.protocol.entry_list import EntryList
@@ -222,6 +223,8 @@ class Bookie:
         self.is_up = False
         self.is_retired = False
         """Stopped, and never started again."""
+        self.noted_ms = 0
+        """When it last replaced its note of garbage collection."""
         self._cluster = cluster
         self._store: ProcessStore | None = None
         self._registration: BookieRegistration | None = None
@@ -251,6 +254,8 @@ class Bookie:
         self.is_up, self._store, self._registration = True, store, registration
         try:
             await registration.register(self.mode)
+            await RecoveryNotes(store, ROOT).collection.put(self.bookie_id, CollectionNote())
+            self.noted_ms = cluster.clock.now_ms()
         except BkctlError as error:
             self._fail(error)
 

@@ -15,6 +15,7 @@ from bkctl.runtime.bookie.cookies.directory_rules import is_same_shape
 from bkctl.runtime.bookie.cookies.evidence import Evidence
 from bkctl.runtime.errors import NoNodeError, RefusedError
 from bkctl.runtime.metadata.bookies.cookies import Cookie, CookieStore, encode_cookie
+from bkctl.runtime.metadata.store import Versioned
 from bkctl.storage.ports import FileSystem
 
 
@@ -74,13 +75,13 @@ def restamp(file_system: FileSystem, evidence: Evidence) -> None:
 
 
 class MigrationState(msgspec.Struct, frozen=True):
-    """A change of a bookie's id: its progress, and the version of the old stored cookie."""
+    """A change of a bookie's id: its progress, and the old stored cookie."""
 
     old_id: str
     new_cookie: Cookie
     directories: tuple[DirectoryState, ...]
-    old_version: int | None
-    """Version of the old stored cookie; None: it is already deleted."""
+    old_stored: Versioned[Cookie] | None
+    """None: it is already deleted."""
     has_new_stored: bool
     is_begun: bool
     """Whether a directory has the record of an earlier attempt."""
@@ -89,7 +90,7 @@ class MigrationState(msgspec.Struct, frozen=True):
     def is_done(self) -> bool:
         """Whether nothing is left to do."""
         return (
-            self.old_version is None
+            self.old_stored is None
             and self.has_new_stored
             and not self.is_begun
             and not any(self.lacks_new(directory) for directory in self.directories)
@@ -115,7 +116,7 @@ async def examine_migration(evidence: Evidence, old_id: str, cookies: CookieStor
         old_id=old_id,
         new_cookie=new,
         directories=evidence.directories,
-        old_version=None if stored_old is None else stored_old.version,
+        old_stored=stored_old,
         has_new_stored=stored_new is not None,
         is_begun=bool(notes),
     )
@@ -170,9 +171,9 @@ async def migrate(
         if state.lacks_new(directory):
             before_each()
             write_version(file_system, directory.path, data)
-    if state.old_version is not None:
+    if state.old_stored is not None:
         before_each()
         with contextlib.suppress(NoNodeError):
-            await cookies.delete(state.old_id, state.old_version)
+            await cookies.delete(state.old_id, state.old_stored)
     for directory in state.directories:
         forget_migration(file_system, directory.path)

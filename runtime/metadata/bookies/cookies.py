@@ -8,19 +8,37 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
+from typing import TypeAlias
 
 import msgspec
 
-from bkctl.runtime.errors import MetadataFormatError, NoNodeError
+from bkctl.runtime.errors import (
+    BadVersionError,
+    MetadataError,
+    MetadataFormatError,
+    MetadataUnavailableError,
+    NodeExistsError,
+    NoNodeError,
+)
 from bkctl.runtime.ledger.metadata import is_valid_bookie_id
 from bkctl.runtime.ledger.protobuf_text import Field, format_fields, parse_fields
 from bkctl.runtime.metadata.paths import Paths
-from bkctl.runtime.metadata.store import MetadataStore, Node, Versioned, children_of, decode_node
+from bkctl.runtime.metadata.store import (
+    DeleteNode,
+    MetadataStore,
+    Node,
+    NodeStat,
+    Versioned,
+    children_of,
+    decode_node,
+)
 
 LAYOUT_VERSION = 5
 """The layout that Java 4.16 and later and bkctl write."""
 LAYOUT_VERSION_MIN = 3
 _LAYOUT_VERSION_TEXT = 4
+_HOLD = "delete"
+"""The child of a cookie that is about to be deleted."""
 _LAYOUT_VERSION = re.compile(r"[0-9]{1,9}\r?")
 
 
@@ -153,6 +171,10 @@ def _parse_directories(text: str) -> tuple[str, ...]:
     return directories
 
 
+CookieVersion: TypeAlias = NodeStat | Versioned[Cookie]
+"""Which cookie of a bookie was read: version and creation time of its node."""
+
+
 class CookieStore:
     """Cookies of one cluster."""
 
@@ -173,7 +195,7 @@ class CookieStore:
     async def read(self, bookie_id: str) -> Versioned[Cookie]:
         """Cookie and its version; NoNodeError, MetadataFormatError."""
         node = await self.read_node(bookie_id)
-        return Versioned(decode_node(self.path(bookie_id), node, decode_cookie), node.stat.version)
+        return Versioned(decode_node(self.path(bookie_id), node, decode_cookie), node.stat.version, node.stat.ctime_ms)
 
     async def read_node(self, bookie_id: str) -> Node:
         """The raw bytes, whether they are a valid cookie or not; NoNodeError."""
@@ -197,9 +219,37 @@ class CookieStore:
         """Replace a cookie by raw bytes; return the new version. BadVersionError, NoNodeError."""
         return (await self._store.set(self._paths.cookie(bookie_id), data, expected_version)).version
 
-    async def delete(self, bookie_id: str, expected_version: int) -> None:
-        """Delete the cookie of a bookie; BadVersionError, NoNodeError."""
-        await self._store.delete(self._paths.cookie(bookie_id), expected_version)
+    async def delete(self, bookie_id: str, found: CookieVersion) -> None:
+        """Delete this cookie of a bookie; BadVersionError, NoNodeError.
+
+        One that was deleted and created again has the same version. So a child, which prevents a deletion, holds the
+        cookie while its creation time is read, and goes in one transaction with it.
+        """
+        path = self._paths.cookie(bookie_id)
+        hold = f"{path}/{_HOLD}"
+        try:
+            await self._store.create(hold, is_ephemeral=True)
+        except NodeExistsError:  # also after an attempt whose answer was lost
+            stat = await self._store.exists(hold)
+            if stat is None or stat.ephemeral_owner != self._store.session_id:
+                raise BadVersionError(f"{path}: another process is about to delete it", path) from None
+        try:
+            await self._delete_held(path, hold, found)
+        except MetadataUnavailableError:
+            raise  # it goes with the session
+        except BaseException:
+            with contextlib.suppress(MetadataError):
+                await self._store.delete(hold)
+            raise
+
+    async def _delete_held(self, path: str, hold: str, found: CookieVersion) -> None:
+        stat = await self._store.exists(path)
+        if stat is None or stat.ctime_ms != found.ctime_ms:
+            raise BadVersionError(f"{path}: it was deleted and created again", path)
+        try:
+            await self._store.write_all([DeleteNode(hold), DeleteNode(path, found.version)])
+        except NoNodeError as error:
+            raise BadVersionError(f"{path}: the session that held it has ended", path) from error
 
     async def ids(self) -> list[str]:
         """Ids of all bookies with a cookie, sorted; none when the directory is missing."""

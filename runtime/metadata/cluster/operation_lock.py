@@ -17,6 +17,7 @@ parents have an open ACL and are never deleted, because different users may take
 from __future__ import annotations
 
 import contextlib
+import datetime
 import itertools
 import urllib.parse
 from collections.abc import Callable, Collection
@@ -104,6 +105,11 @@ class OperationLock:
         if not self._is_held:
             path = self._paths[0]
             raise SessionExpiredError(f"{path}: the operation lock was lost with the ZooKeeper session", path)
+
+    async def taken_at(self) -> datetime.datetime | None:
+        """When it was taken, by the clock of the metadata store; None if it was lost."""
+        stat = await self._store.exists(self._paths[0])
+        return None if stat is None else datetime.datetime.fromtimestamp(stat.ctime_ms / 1000, datetime.UTC)
 
     async def release(self) -> None:
         """Release the lock; if that fails, the node disappears with the session."""

@@ -13,6 +13,7 @@ before it adds another one. So the first position of each ledger is known when i
 from __future__ import annotations
 
 import bisect
+import itertools
 import re
 from typing import Literal
 
@@ -69,6 +70,13 @@ class LedgerLog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def lists(self, ledger_id: int) -> bool:
         """Whether the ledger is in use, or is to be deleted."""
         return ledger_id in self.released or any(each.ledger_id == ledger_id for each in self.ledgers)
+
+    def end_of(self, ledger_id: int | None) -> int | None:
+        """The position after the last one of a ledger in use; None for the last ledger, whose end the node has not."""
+        return next(
+            (after.first_position for each, after in itertools.pairwise(self.ledgers) if each.ledger_id == ledger_id),
+            None,
+        )
 
     def index_of(self, position: int) -> int:
         """Index of the ledger with the position, or of the last one if it is beyond the end."""

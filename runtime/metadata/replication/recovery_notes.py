@@ -21,15 +21,25 @@ import functools
 import logging
 import operator
 import urllib.parse
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Generic, TypeVar
 
 import msgspec
 
 from bkctl.runtime.errors import BadVersionError, MetadataFormatError, NodeExistsError, NoNodeError
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient
 from bkctl.runtime.metadata.pipeline import each_of, pipelined
-from bkctl.runtime.metadata.store import ANY_VERSION, MetadataStore, Versioned, children_of, decode_node, find_node
+from bkctl.runtime.metadata.replication.given_up_note import GivenUpNote
+from bkctl.runtime.metadata.store import (
+    ANY_VERSION,
+    MetadataStore,
+    SetNode,
+    Versioned,
+    children_of,
+    decode_node,
+    find_node,
+)
 from bkctl.storage.json_text import JsonTextError, decode_json
 
 logger = logging.getLogger(__name__)
@@ -57,28 +67,6 @@ class LostLedgerNote(msgspec.Struct, frozen=True, kw_only=True):
     found_ms: int
     missing_bookies: tuple[str, ...]
     reason: str
-
-
-class GivenUpNote(msgspec.Struct, frozen=True, kw_only=True):
-    """A ledger that was closed, or is being closed, without the answers of lost bookies that may have its end, or that
-    keeps entries which only such bookies had.
-
-    ``member_since``: when the cookie of each of them was created, in ms since 1970; None: it had none. With another
-    cookie it is a new, empty bookie. ``user``: who accepted the loss; empty in notes of an older bkctl. ``lost``: the
-    first and the last entry of each range before its end of which no bookie had a copy when it was closed
-    ``closed_without`` these bookies, nor got one since: a copy and the end of its acceptance are one transaction.
-    """
-
-    written_ms: int
-    member_since: dict[str, int | None]
-    user: str = ""
-    lost: tuple[tuple[int, int], ...] = ()
-    closed_without: tuple[str, ...] = ()
-
-
-def bookies_given_up(note: GivenUpNote | None) -> Collection[str]:
-    """The bookies that were given up with what they had of a ledger; none without a note of it."""
-    return () if note is None else note.member_since.keys()
 
 
 class FailedLedgerNote(msgspec.Struct, frozen=True, kw_only=True):
@@ -366,6 +354,15 @@ class NoteDirectory(Generic[NoteT]):
             return False
         return True
 
+    def replacement(self, key: str, note: NoteT, expected_version: int) -> SetNode:
+        """The same, for a transaction."""
+        return SetNode(self.path_of(key), msgspec.json.encode(note), expected_version)
+
+    async def version(self, key: str) -> int:
+        """How often a note was replaced; -1 if there is none. One operation."""
+        stat = await self._store.exists(self.path_of(key))
+        return -1 if stat is None else stat.version
+
     async def add(self, key: str, note: NoteT) -> bool:
         """Write a note; False if there is one, which stays. One operation."""
         try:
@@ -421,6 +418,7 @@ class RecoveryNotes:
     """The notes of one cluster."""
 
     def __init__(self, store: MetadataStore, root: str) -> None:
+        self.registrations = RegistrationClient(store, root)
         self.deadlines = NoteDirectory(store, root, "deadlines", LostBookieNote)
         self.losses = NoteDirectory(store, root, "losses", LostLedgerNote)
         self.given_up = NoteDirectory(store, root, "given-up", GivenUpNote)

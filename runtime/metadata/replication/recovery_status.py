@@ -25,13 +25,13 @@ from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
 from bkctl.runtime.metadata.pipeline import each_of, pipelined
 from bkctl.runtime.metadata.replication.directories import ForeignNames
 from bkctl.runtime.metadata.replication.election import Candidate, read_auditor
+from bkctl.runtime.metadata.replication.given_up_note import GivenUpNote, bookies_given_up
 from bkctl.runtime.metadata.replication.maintenance import Maintenance, list_maintenance
 from bkctl.runtime.metadata.replication.marks import list_marked_ids
 from bkctl.runtime.metadata.replication.recovery_notes import (
     NO_COPY,
     CollectionNote,
     DaemonNote,
-    GivenUpNote,
     LostBookieNote,
     LostLedgerNote,
     NoteDirectory,
@@ -204,7 +204,47 @@ async def read_given_up(notes: RecoveryNotes) -> dict[int, GivenUpNote]:
     """The bookies that an operator gave up, by ledger. None if there are too many notes."""
     count = await notes.given_up.count()
     found = await _read_all(notes.given_up, []) if 0 < count <= _LOSSES_LISTED_MAX else []
-    return {int(key): note for key, note in sorted(found, key=operator.itemgetter(0)) if key.isdecimal()}
+    return await with_back(
+        notes, {int(key): note for key, note in sorted(found, key=operator.itemgetter(0)) if key.isdecimal()}
+    )
+
+
+async def find_given_up(notes: RecoveryNotes, ledger_id: int) -> dict[int, GivenUpNote]:
+    """The same of one ledger."""
+    found = await notes.given_up.find_or_problem(str(ledger_id))
+    return await with_back(notes, {ledger_id: found.value} if isinstance(found, Versioned) else {})
+
+
+async def with_back(notes: RecoveryNotes, given_up: Mapping[int, GivenUpNote]) -> dict[int, GivenUpNote]:
+    """The notes, each with the bookies that have run since. Of Java's bookies, only the auditor notices that."""
+
+    async def read(bookie_id: str) -> tuple[str, tuple[int | None, int]]:
+        return bookie_id, (await notes.registrations.member_since(bookie_id), await notes.collection.version(bookie_id))
+
+    named = frozenset(itertools.chain.from_iterable(note.runs for note in given_up.values()))
+    async with aclosing(pipelined(each_of(named), read, _LOOKED_UP_IN_FLIGHT_MAX)) as found:
+        now = dict([each async for each in found])
+
+    def has_run(bookie_id: str, note: GivenUpNote) -> bool:
+        (cookie_ms, run), then = now[bookie_id], note.member_since.get(bookie_id)
+        return then is not None and cookie_ms == then and run > note.runs[bookie_id]
+
+    def completed(note: GivenUpNote) -> GivenUpNote:
+        return msgspec.structs.replace(note, back=frozenset([each for each in note.runs if has_run(each, note)]))
+
+    return {ledger_id: completed(note) for ledger_id, note in given_up.items()}
+
+
+async def note_back(notes: RecoveryNotes, bookie_id: str) -> None:
+    """The bookie got a cookie again with its old entries, also of ledgers of which it was given up: it is not a new,
+    empty one with its id."""
+    since = await notes.registrations.member_since(bookie_id)
+    async with aclosing(notes.given_up.all()) as found:
+        async for key, note in found:
+            if isinstance(note, Versioned) and bookie_id in note.value.member_since:
+                member_since = note.value.member_since | {bookie_id: since}
+                changed = msgspec.structs.replace(note.value, member_since=member_since)
+                await notes.given_up.replace(key, changed, note.version)
 
 
 async def _read_losses(
@@ -221,7 +261,7 @@ async def _read_losses(
     ledgers, noted = await open_ledgers(), sorted(await notes.losses.ledger_ids())
     for ledger_id in given_up.keys() & set(noted):
         note = await notes.losses.find_or_problem(str(ledger_id))
-        if isinstance(note, Versioned) and given_up[ledger_id].member_since.keys() >= set(note.value.missing_bookies):
+        if isinstance(note, Versioned) and bookies_given_up(given_up[ledger_id]) >= set(note.value.missing_bookies):
             noted.remove(ledger_id)
     live = (await registrations.snapshot()).live
     first: list[tuple[str, LostLedgerNote]] = []

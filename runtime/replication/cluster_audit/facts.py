@@ -8,8 +8,9 @@ from functools import cache
 import msgspec
 
 from bkctl.runtime.metadata.bookies.registration import Registrations
+from bkctl.runtime.metadata.replication.given_up_note import GivenUpNote
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, LostBookieNote
+from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote
 from bkctl.runtime.metadata.replication.switches import SwitchNote
 from bkctl.runtime.placement.isolation import IsolationDemand, admitted_bookies
 from bkctl.runtime.placement.rack_sources import normal_rack

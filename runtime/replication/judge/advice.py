@@ -18,8 +18,9 @@ import msgspec
 
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.write_set import write_set
+from bkctl.runtime.metadata.replication.given_up_note import GivenUpNote
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, LostBookieNote
+from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote
 from bkctl.runtime.metadata.replication.switches import SwitchNote
 from bkctl.runtime.replication.judge.fragments import EntryRange
 from bkctl.runtime.replication.judge.no_live_copy import LOSS_IDS_MAX, NoLiveCopy, start_words

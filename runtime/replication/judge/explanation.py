@@ -12,8 +12,8 @@ import msgspec
 
 from bkctl.runtime.client.recovery import blocking_members
 from bkctl.runtime.ledger.metadata import LedgerState
+from bkctl.runtime.metadata.replication.given_up_note import bookies_given_up
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
-from bkctl.runtime.metadata.replication.recovery_notes import bookies_given_up
 from bkctl.runtime.placement.choice import PlacementNeed, Refusal, refusals
 from bkctl.runtime.placement.isolation import isolation_demand
 from bkctl.runtime.placement.rules import BrokenRule, judge_ensemble
@@ -243,7 +243,7 @@ def _next_steps(
     silent_sets = _silent_sets(facts)
     silent = frozenset[str]().union(*silent_sets)
     note = facts.autorecovery.given_up
-    is_end_given_up = note is not None and set(missing_answers) <= note.member_since.keys()
+    is_end_given_up = set(missing_answers) <= bookies_given_up(note)
     yield from (f"{each.sentence}: {each.command}" for each in serves_unregistered(facts.serving))
     if to_start := {each: number for each, number in silent_sets.items() if each and each.isdisjoint(facts.serving)}:
         disks = "its disks" if len(frozenset[str]().union(*to_start)) == 1 else "their disks"

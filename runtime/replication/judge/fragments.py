@@ -14,7 +14,7 @@ import msgspec
 
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.write_set import is_in_write_set
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
+from bkctl.runtime.metadata.replication.given_up_note import GivenUpNote
 from bkctl.storage.ids import INVALID_ENTRY_ID
 from bkctl.storage.words import listed
 

@@ -12,10 +12,11 @@ import msgspec
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.metadata.bookies.registration import Registrations
+from bkctl.runtime.metadata.replication.given_up_note import GivenUpNote
 from bkctl.runtime.metadata.replication.lock import HeldLock
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.marks import ListedMark
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, LostBookieNote
+from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote
 from bkctl.runtime.placement.rules import PlacementRules
 from bkctl.runtime.placement.survey import BookieSurvey
 from bkctl.runtime.replication.judge.copies import CopyState

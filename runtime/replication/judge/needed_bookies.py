@@ -11,8 +11,9 @@ from types import MappingProxyType
 import msgspec
 
 from bkctl.runtime.ledger.metadata import LedgerMetadata, Segment
+from bkctl.runtime.metadata.replication.given_up_note import GivenUpNote
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, LedgerCount
+from bkctl.runtime.metadata.replication.recovery_notes import LedgerCount
 from bkctl.runtime.replication.judge.advice import (
     STATUS_WATCH,
     Advice,

@@ -18,8 +18,8 @@ import msgspec
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.ledger.write_set import negatives_needed
 from bkctl.runtime.metadata.bookies.registration import Registrations
+from bkctl.runtime.metadata.replication.given_up_note import GivenUpNote
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
 from bkctl.runtime.placement.choice import Choice, NoChoice, PlacementNeed, choose_ensemble, choose_replacements
 from bkctl.runtime.placement.isolation import IsolationDemand, isolation_demand
 from bkctl.runtime.placement.rules import PlacementRules

@@ -16,7 +16,7 @@ import msgspec
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.owner import owner_of
 from bkctl.runtime.ledger.write_set import negatives_needed, write_set
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, bookies_given_up
+from bkctl.runtime.metadata.replication.given_up_note import GivenUpNote, bookies_given_up
 from bkctl.runtime.placement.isolation import IsolationDemand, isolation_demand
 from bkctl.runtime.replication.judge.fragments import EntryRange, segment_entries
 

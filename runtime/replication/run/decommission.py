@@ -1,7 +1,7 @@
 """Permanently removes bookies: drains them, proves that no ledger references them, then deletes their cookies.
 
 Source: replication sections 6 (RULE on cookies), 10 and 15.2. Deletes a cookie only if a fresh scan of all ledgers
-finds no reference and the bookie is not registered, and only at the version that was read before. Then it scans
+finds no reference and the bookie is not registered, and only if it is the one that was read before. Then it scans
 again, because other processes may have copied to the bookie meanwhile: a write that names it fails once its cookie is
 deleted, so this scan sees all of them. If it finds one, the cookies come back. At last it reads the registrations
 again, because the bookie may have returned.
@@ -26,8 +26,9 @@ from bkctl.runtime.errors import (
     NoNodeError,
     RefusedError,
 )
-from bkctl.runtime.metadata.bookies.cookies import CookieStore
+from bkctl.runtime.metadata.bookies.cookies import Cookie, CookieStore
 from bkctl.runtime.metadata.ledgers.stored_ledgers import IDS_KEPT_MAX, unreadable_advice
+from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.replication.judge.advice import accept_loss_command
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from bkctl.runtime.replication.judge.left_ledgers import Shortage
@@ -47,14 +48,14 @@ _REGISTERED_AGAIN = (
 
 
 class DecommissionPlan(msgspec.Struct, frozen=True):
-    """Plan of a decommission. ``cookie_versions``: None for a bookie without a cookie that ledgers reference.
+    """Plan of a decommission. ``cookies``: None for a bookie without a cookie that ledgers reference.
 
     ``live``: bookies that serve, which are drained before they are stopped. ``accepted``: ledgers with lost entries
     that stay unchanged and still reference a bookie; not in ``recovery``.
     """
 
     bookie_ids: tuple[str, ...]
-    cookie_versions: Mapping[str, int | None]
+    cookies: Mapping[str, Versioned[Cookie] | None]
     recovery: RecoveryPlan
     live: frozenset[str] = frozenset()
     accepted: tuple[LedgerPlan, ...] = ()
@@ -67,8 +68,7 @@ class DecommissionPlan(msgspec.Struct, frozen=True):
     @property
     def cookie_remark(self) -> str:
         """End of a sentence that says why no cookie was deleted."""
-        cookies = [each for each in self.cookie_versions.values() if each is not None]
-        if not cookies:
+        if not any(self.cookies.values()):
             return ""
         return ": its cookie was not deleted" if len(self.bookie_ids) == 1 else ": no cookie was deleted"
 
@@ -154,13 +154,10 @@ class Decommission:
                 f"{min(live)} moves its ledgers without a loss"
             )
         ids = tuple(sorted(set(bookie_ids)))
-        versions = {}
-        for bookie_id in ids:
-            cookie = await self._recovery.outage.outlast(partial(self._cookies.find, bookie_id))
-            versions[bookie_id] = None if cookie is None else cookie.version
+        cookies = {each: await self._recovery.outage.outlast(partial(self._cookies.find, each)) for each in ids}
         plan = await self._recovery.plan(ids, unreachable=frozenset(ids) - live)
         plan = msgspec.structs.replace(plan, is_drain=bool(live))
-        may_return = any(version is not None for version in versions.values())
+        may_return = any(cookies.values())
         noted = () if live or may_return else noted_losses
         named = [each for each in plan.ledgers if each.ledger_id in accepted_losses or each.ledger_id in noted]
         unreadable = [(each.ledger_id, each.detail) for each in plan.unreadable if each.ledger_id in accepted_losses]
@@ -171,7 +168,7 @@ class Decommission:
             raise RefusedError(f"nothing was changed: these losses are not proven: {listed_reasons(refused)}{more}")
         accepted = tuple(ledger for ledger in named if ledger.ledger_id not in unproven)
         rest = plan.without({ledger.ledger_id for ledger in accepted})
-        return DecommissionPlan(ids, versions, rest, live, accepted)
+        return DecommissionPlan(ids, cookies, rest, live, accepted)
 
     async def _name_all(self, bookie_ids: Sequence[str], ledger_ids: Sequence[int], file: str) -> str:
         """Which other bookies must be named, because they are down and may have entries of the first ledger."""
@@ -277,7 +274,7 @@ class Decommission:
     async def _delete_cookies(
         self, plan: DecommissionPlan, hooks: DrainHooks, accepted: Sequence[int], deleted: list[str]
     ) -> str | None:
-        """Delete the cookies at the versions of the plan; a sentence if one stays.
+        """Delete the cookies of the plan; a sentence if one stays.
 
         Notes the accepted losses only now: as long as it has its cookie, a bookie can come back with its entries.
         """
@@ -290,12 +287,12 @@ class Decommission:
             return refusal + plan.cookie_remark
         if hooks.clear_marks is not None:
             await hooks.clear_marks()
-        for bookie_id, version in plan.cookie_versions.items():
-            if version is None:
+        for bookie_id, cookie in plan.cookies.items():
+            if cookie is None:
                 if await self._cookies.find(bookie_id) is not None:
                     return f"bookie {bookie_id} got a cookie in the meantime: repeat the command"
                 continue
-            if (refusal := await self._delete_cookie(plan, bookie_id, version, hooks)) is not None:
+            if (refusal := await self._delete_cookie(plan, bookie_id, cookie, hooks)) is not None:
                 return refusal
             if bookie_id in self._own_deletes:
                 deleted.append(bookie_id)
@@ -333,14 +330,14 @@ class Decommission:
         return refusal + _REFERENCED_MEANWHILE
 
     async def _delete_cookie(
-        self, plan: DecommissionPlan, bookie_id: str, version: int, hooks: DrainHooks
+        self, plan: DecommissionPlan, bookie_id: str, cookie: Versioned[Cookie], hooks: DrainHooks
     ) -> str | None:
         try:
             node = await self._cookies.read_node(bookie_id)
-            if node.stat.version == version:
+            if node.stat.version == cookie.version:
                 hooks.keep_cookie(bookie_id, node)
             try:
-                await self._cookies.delete(bookie_id, version)
+                await self._cookies.delete(bookie_id, cookie)
             except MetadataUnavailableError:
                 self._own_deletes[bookie_id] = node.data
                 raise

@@ -17,8 +17,8 @@ from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.errors import LedgerNotFoundError
 from bkctl.runtime.metadata.outage import MetadataOutage, OutageWait
 from bkctl.runtime.metadata.pipeline import each_of
+from bkctl.runtime.metadata.replication.given_up_note import GivenUpNote
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
 from bkctl.runtime.replication.config import Policy
 from bkctl.runtime.replication.copy.limits import SharedPacer, for_each_bounded
 from bkctl.runtime.replication.judge.bad_copies import (

@@ -26,7 +26,7 @@ from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
+from bkctl.runtime.metadata.replication.given_up_note import GivenUpNote
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.activity import COPY_RATE, LedgerActivity

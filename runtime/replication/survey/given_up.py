@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from bkctl.runtime.errors import BookieNotFoundError, LedgerNotFoundError, MetadataFormatError
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
 from bkctl.runtime.metadata.pipeline import each_of, pipelined
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
+from bkctl.runtime.metadata.replication.given_up_note import GivenUpNote, bookies_given_up
+from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from bkctl.runtime.metadata.replication.recovery_status import read_given_up
 from bkctl.runtime.metadata.store import MetadataStore, Versioned
 from bkctl.runtime.replication.judge.advice import GivenUpLedger
@@ -33,7 +34,7 @@ async def judge_given_up(
             stored = await ledgers.read(ledger_id)
         except (LedgerNotFoundError, MetadataFormatError):
             return None
-        given = frozenset(given_up[ledger_id].member_since)
+        given = frozenset(bookies_given_up(given_up[ledger_id]))
         verdict = judge_metadata(ledger_id, stored.value, live, given_up[ledger_id])
         loss = GivenUpLedger(stored.value, given - live, verdict.replication)
         states = {verdict.replication, *(row.replication for row in verdict.rows)}

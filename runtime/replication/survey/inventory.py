@@ -21,7 +21,7 @@ from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.owner import owner_of
 from bkctl.runtime.metadata.ledgers.ledgers import FoundLedgers
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
+from bkctl.runtime.metadata.replication.given_up_note import GivenUpNote
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.replication.cluster_audit.checked_ledgers import CheckedRun, LongestUnchecked
 from bkctl.runtime.replication.cluster_audit.inventory import (

@@ -32,6 +32,7 @@ from bkctl.runtime.metadata.replication.marks import read_mark
 from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from bkctl.runtime.metadata.replication.recovery_status import (
     find_auditor_daemon,
+    find_given_up,
     find_returned,
     marks_at_deadlines,
     read_daemons,
@@ -162,8 +163,7 @@ class LedgerFactsReader:
         daemons = await read_daemons(notes) if lost else ()
         daemon, is_marked = find_auditor_daemon(auditor, daemons), marks_at_deadlines(auditor, daemons)
         deadlines = [(each, await notes.deadlines.find_or_problem(each)) for each in sorted(lost) if is_marked]
-        found = await notes.given_up.find_or_problem(str(ledger_id))
-        given_up = {ledger_id: found.value} if isinstance(found, Versioned) else {}
+        given_up = await find_given_up(notes, ledger_id)
 
         async def ledgers() -> LedgerStore:
             return self._ports.ledgers

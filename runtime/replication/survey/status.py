@@ -37,9 +37,9 @@ from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
 from bkctl.runtime.metadata.pipeline import each_of, pipelined
 from bkctl.runtime.metadata.pulsar_migration import read_migration
 from bkctl.runtime.metadata.replication.directories import ForeignNames
+from bkctl.runtime.metadata.replication.given_up_note import GivenUpNote
 from bkctl.runtime.metadata.replication.lock import list_held_locks, list_locked_ids
 from bkctl.runtime.metadata.replication.marks import list_marked_ids, read_mark
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
 from bkctl.runtime.metadata.replication.recovery_status import RecoveryStatus, read_recovery_status
 from bkctl.runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches, SwitchNote, decode_note
 from bkctl.runtime.metadata.store import MetadataStore, Versioned

@@ -9,8 +9,9 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from bkctl.runtime.errors import BadVersionError, NoNodeError
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
-from bkctl.runtime.metadata.store import CheckNode, DeleteNode, MetadataStore, NodeWrite, SetNode, Versioned
+from bkctl.runtime.metadata.replication.given_up_note import GivenUpNote
+from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
+from bkctl.runtime.metadata.store import CheckNode, DeleteNode, MetadataStore, NodeWrite, Versioned
 from bkctl.runtime.replication.judge.fragments import EntryRange, in_and_out_of, lost_entries
 
 _RANGES_MAX = 1000
@@ -67,7 +68,7 @@ class LossNotes:
             return CheckNode(path, note.version)
         if not rest.member_since and not rest.lost:
             return DeleteNode(path, note.version)
-        return SetNode(path, msgspec.json.encode(rest), note.version)
+        return self._notes.replacement(str(ledger_id), rest, note.version)
 
     async def end(self, ledger_id: int, note: Versioned[GivenUpNote], present: Sequence[EntryRange]) -> None:
         """End it now; BadVersionError if the note has changed."""

@@ -12,8 +12,8 @@ from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.errors import ConflictError
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
 from bkctl.runtime.metadata.outage import MetadataOutage, OutageWait
+from bkctl.runtime.metadata.replication.given_up_note import GivenUpNote
 from bkctl.runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.placement.rules import BrokenRule
 from bkctl.runtime.replication.config import CopyPace, OpenLedgers, Policy

@@ -40,6 +40,9 @@ async def test_one_ledger_is_deleted_by_its_id_and_comes_back_from_the_trash(she
     await shell.plant(7, TOPIC)
     await shell.plant(8, CLOSED)
     before = await shell.contents()
+    expired = shell.state / "trash" / "20010101T000000Z-ab12.jsonl"
+    expired.parent.mkdir(parents=True)
+    expired.write_text("x")
     for wrong, exit_code in (([], 3), (["--yes"], 3), (["--confirm", "8"], 3), (["--confirm", "1"], 3)):
         assert (await shell.run("delete", "7", *wrong)).exit_code == exit_code
         assert await shell.contents() == before
@@ -53,6 +56,7 @@ async def test_one_ledger_is_deleted_by_its_id_and_comes_back_from_the_trash(she
         "failures": [],
     }
     assert await shell.contents() == {8: before[8]}
+    assert not expired.exists()
     assert stat.S_IMODE(os.stat(shell.trash_file()).st_mode) == 0o600
     assert (await shell.run("delete", "7", "--confirm", "7")).exit_code == 4
     back = await shell.succeed("import", shell.trash_file(), "--create-only", "--yes")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
+from bkctl.runtime.client import LedgerClient
 from tests.processes import Cluster, TerminalSession
 
 
@@ -58,3 +60,36 @@ def test_a_log_that_needs_more_bookies_than_there_are_is_created_with_a_warning(
     assert created.exit_code == 0, created
     assert "9 writable bookies are needed" in created.stderr
     assert cluster.run("log", "show", "c").exit_code == 0
+
+
+def test_a_ledger_that_a_log_needs_is_not_deleted_and_a_log_that_lost_one_says_what_to_do(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    lines = tmp_path / "lines"
+    lines.write_text("one\ntwo\n")
+
+    def run(*arguments: str, exit_code: int = 0) -> str:
+        result = cluster.run(*arguments)
+        assert result.exit_code == exit_code, result
+        return result.stdout if exit_code == 0 else result.stderr
+
+    run("log", "create", "d", "--ensemble", "1", "--write-quorum", "1", "--ack-quorum", "1")
+    for _ in range(2):
+        run("log", "append", "d", "--from-file", str(lines))
+    first, last = (each["ledger_id"] for each in json.loads(run("log", "show", "d", "-o", "json"))["ledgers"])
+    refused = run("ledger", "delete", first, "--confirm", first, exit_code=3)
+    assert f"log d needs ledger {first}: bkctl log trim d --before 2 deletes all up to it" in refused
+    assert f"log d needs ledger {last}: bkctl log delete d" in run("ledger", "delete", last, "--dry-run", exit_code=3)
+
+    async def lose() -> None:
+        async with await LedgerClient.connect(cluster.metadata_uri) as client:
+            for ledger_id in (first, last):
+                await client.delete(int(ledger_id))
+
+    asyncio.run(lose())
+    assert "bkctl log read d --from 2 reads on" in run("log", "read", "d", exit_code=4)
+    assert "bkctl log delete d deletes the rest" in run("log", "read", "d", "--from", "2", exit_code=4)
+    gone = run("log", "append", "d", "--from-file", str(lines), exit_code=4)
+    assert f"ledger {last}: log d has lost it: bkctl ledger import restores it" in gone
+    assert "bkctl log delete d deletes the rest" in gone
+    run("log", "delete", "d", "--confirm", "d")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import base64
+import datetime
 import json
 import os
 import stat
@@ -50,9 +51,33 @@ def test_old_files_go_and_others_stay(make_context: Callable[..., WrittenContext
     for name in names:
         (directory / name).write_text("x")
     with Trash(make_context().settings, "c", "abc") as trash:
+        trash.server_time = datetime.datetime.now(datetime.UTC)
         trash.keep("set", "/a", NODE)
         assert trash.path is not None
         assert sorted(os.listdir(directory)) == sorted([*names[1:], os.path.basename(trash.path)])
+
+
+def test_no_file_goes_while_one_of_two_clocks_is_wrong(make_context: Callable[..., WrittenContext]) -> None:
+    directory = make_context().directory / "trash"
+    years = [datetime.datetime(year, 1, 1, tzinfo=datetime.UTC) for year in (2001, 2099)]
+    directory.mkdir(parents=True)
+    fresh = directory / "20001231T000000Z-ab12.jsonl"
+    fresh.write_text("x")
+    kept: list[str | None] = [str(fresh)]
+    for server_time in (years[0], None, years[0]):
+        with Trash(make_context().settings, "c", f"{len(kept)}") as trash:
+            trash.server_time = server_time
+            trash.keep("set", "/a", NODE)
+            kept.append(trash.path)
+    assert {*kept} == {str(each) for each in directory.iterdir()}
+    fresh.unlink()
+    kept.remove(str(fresh))
+    for server_time in (years[1], datetime.datetime.now(datetime.UTC)):
+        with Trash(make_context().settings, "c", f"{len(kept)}") as trash:
+            trash.server_time = server_time
+            trash.keep("set", "/a", NODE)
+            kept.append(trash.path)
+    assert {*kept} == {str(each) for each in directory.iterdir()}
 
 
 def test_what_cannot_be_kept_must_not_be_changed(tmp_path: Path, make_context: Callable[..., WrittenContext]) -> None:

@@ -9,8 +9,10 @@ import pytest
 
 from bkctl.runtime.errors import BookieNotFoundError, NoNodeError, RefusedError
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
+from bkctl.runtime.metadata.bookies.cookies import CookieVersion
 from bkctl.runtime.metadata.bookies.registration import BookieMode
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
+from bkctl.runtime.metadata.replication.given_up_note import GivenUpNote
+from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from bkctl.runtime.metadata.store import ANY_VERSION, Versioned
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.run.decommission import DecommissionReport
@@ -95,7 +97,7 @@ async def test_a_preview_shows_the_work_for_a_bookie_that_still_serves(fleet: Fl
 
     plan = await fleet.decommission().plan(["b1"], is_rehearsal=True)
 
-    assert (plan.recovery.registered, plan.cookie_versions, sorted(plan.live)) == (("b1",), {"b1": 0}, ["b1"])
+    assert (plan.recovery.registered, sorted(plan.cookies), sorted(plan.live)) == (("b1",), ["b1"], ["b1"])
     assert [found.ledger_id for found in plan.recovery.ledgers] == [ledger_id]
     assert (plan.recovery.totals.entries, plan.recovery.targets) == (5, ("b2", "b3"))
     assert fleet.client.held_store.write_count == writes_before
@@ -126,10 +128,10 @@ async def test_a_bookie_that_registers_while_its_cookie_is_deleted_is_reported(
     await fleet.start("b2", "b3")
     await fleet.add_cookie("b1")
 
-    async def delete(bookie_id: str, expected_version: int) -> None:
-        await original(bookie_id, expected_version)
+    async def delete(bookie_id: str, found: CookieVersion) -> None:
+        await original(bookie_id, found)
         await fleet.start("b1", mode=mode)
-        await original(bookie_id, 0)
+        await original(bookie_id, await fleet.cookies.read(bookie_id))
         if not is_deleted_by_us:
             raise NoNodeError("another process deleted it")
 

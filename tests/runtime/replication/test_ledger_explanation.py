@@ -10,14 +10,10 @@ import msgspec
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.metadata.bookies.registration import BookieMode
 from bkctl.runtime.metadata.replication.directories import ForeignNames
+from bkctl.runtime.metadata.replication.given_up_note import GivenUpNote
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
 from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks
-from bkctl.runtime.metadata.replication.recovery_notes import (
-    GivenUpNote,
-    LostBookieNote,
-    MaintenanceNote,
-    RecoveryNotes,
-)
+from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote, MaintenanceNote, RecoveryNotes
 from bkctl.runtime.metadata.replication.switches import ReplicationSwitches
 from bkctl.runtime.placement.rack_sources import RackTable
 from bkctl.runtime.placement.rules import PlacementRules

@@ -50,13 +50,12 @@ async def give_up(
             await after_note()
             return noted
 
-    notes = RecoveryNotes(cluster.store, ROOT).given_up
     consent = LossConsent(
         frozenset(lost),
         LossClose(cluster.ports, config or ReplicationConfig(), lost),
         ReplicationLocks(cluster.store, ROOT, "this host"),
         keep,
-        Record(notes, cluster.ports.registrations, cluster.ports.clock, "ops"),
+        Record(RecoveryNotes(cluster.store, ROOT), cluster.ports.clock, "ops"),
     )
     closer = LedgerCloser(cluster.ports, consent=consent)
     [result] = [each async for each in closer.close_all([ledger_id], grace_s=0, in_parallel=1)]

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.metadata.replication.given_up_note import GivenUpNote
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, MaintenanceNote
+from bkctl.runtime.metadata.replication.recovery_notes import MaintenanceNote
 from bkctl.runtime.replication.judge.needed_bookies import NeededBookies
 from bkctl.storage.severity import Severity
 from tests.runtime.replication.samples import ledger

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -17,7 +17,7 @@ from bkctl.runtime.ledger.changes import replace_in_segment
 from bkctl.runtime.metadata.bookies.cookies import CookieStore
 from bkctl.runtime.metadata.bookies.registration import RegistrationClient, Registrations
 from bkctl.runtime.metadata.outage import MetadataOutage
-from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.metadata.store import DeleteNode, MetadataStore, NodeStat, NodeWrite
 from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bkctl.runtime.net.loop import LaneWorkers
 from bkctl.runtime.protocol.status import Status
@@ -358,21 +358,40 @@ async def test_a_scan_is_begun_again_after_an_outage(linked: LinkedRecovery) -> 
     assert len((await planning).ledgers) == 3
 
 
-async def test_a_cookie_whose_delete_lost_its_answer_is_reported_as_deleted(linked: LinkedRecovery) -> None:
+@pytest.mark.parametrize("is_held", [False, True])
+async def test_a_cookie_whose_delete_lost_its_answer_is_reported_as_deleted(
+    linked: LinkedRecovery, is_held: bool
+) -> None:
+    """``is_held``: the answer to the deletion, not to what holds the cookie before it."""
     fleet = linked.fleet
     await store_ledgers(fleet, 1)
     await fleet.add_cookie("b1")
     decommission = Decommission(linked.recovery(), fleet.cookies, fleet.client.ports)
     plan = await decommission.plan(["b1"])
     cookies = CookieStore(fleet.fakes.store, fleet.ledgers.root)
-    running = asyncio.create_task(
-        carry_out(decommission, plan, DrainHooks(keep_cookie=lambda *_: linked.link.lose_answers()))
-    )
+    store, kept = fleet.cookies._store, 0
+    original = store.write_all
 
-    async def is_deleted() -> bool:
-        return "b1" not in await cookies.ids()
+    def keep_cookie(*_: object) -> None:
+        nonlocal kept
+        kept += 1
+        if not is_held and kept == 1:
+            linked.link.lose_answers()
 
-    await until(is_deleted)
+    async def write_all(writes: Sequence[NodeWrite]) -> list[NodeStat | None]:
+        if is_held and isinstance(writes[0], DeleteNode):
+            linked.link.lose_answers()
+        return await original(writes)
+
+    store.write_all = write_all  # type: ignore[method-assign]
+    running = asyncio.create_task(carry_out(decommission, plan, DrainHooks(keep_cookie=keep_cookie)))
+
+    async def is_sent() -> bool:
+        if is_held:
+            return "b1" not in await cookies.ids()
+        return await fleet.fakes.store.children(cookies.path("b1")) != []
+
+    await until(is_sent)
     linked.link.cut()
     await linked.next_outage()
     linked.link.restore()

@@ -12,9 +12,10 @@ from bkctl.runtime.errors import BookieNotFoundError
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.metadata.bookies.registration import BookieMode, Registrations
 from bkctl.runtime.metadata.replication.directories import ForeignNames
+from bkctl.runtime.metadata.replication.given_up_note import GivenUpNote
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, MaintenanceNote
+from bkctl.runtime.metadata.replication.recovery_notes import MaintenanceNote
 from bkctl.runtime.placement.rack_sources import RackTable
 from bkctl.runtime.placement.rules import PlacementRules
 from bkctl.runtime.placement.survey import BookieSurvey

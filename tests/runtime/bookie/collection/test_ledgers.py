@@ -27,8 +27,9 @@ from bkctl.runtime.metadata.cluster.root import RESTORE_MARK, init_cluster
 from bkctl.runtime.metadata.ledgers.layout import LedgerTree
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
 from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.replication.given_up_note import GivenUpNote
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
+from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from bkctl.runtime.metadata.store import ANY_VERSION, MetadataStore
 from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore

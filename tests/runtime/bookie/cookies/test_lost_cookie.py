@@ -39,7 +39,7 @@ class Cluster:
 
     async def delete_cookie(self) -> None:
         cookie = await self.cookies.read(BOOKIE_ID)
-        await self.cookies.delete(BOOKIE_ID, cookie.version)
+        await self.cookies.delete(BOOKIE_ID, cookie)
 
     async def replace_cookie(self) -> None:
         """As if another bookie had been set up under this id."""
@@ -146,7 +146,7 @@ async def test_with_its_cookie_it_registers_again_and_goes_on(
     async with serving(linked_config) as running:
         await lose_session(cluster, link)
         cookie = await cluster.cookies.read(BOOKIE_ID)
-        await cluster.cookies.delete(BOOKIE_ID, cookie.version)
+        await cluster.cookies.delete(BOOKIE_ID, cookie)
         await cluster.cookies.create(cookie.value)  # the same again, from a backup
         link.restore()
         await cluster.wait_registered(is_registered=True)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -148,15 +150,46 @@ async def test_the_store(store: ZooKeeperStore, root: str) -> None:
     created = await cookies.create(COOKIE)
     with pytest.raises(NodeExistsError):
         await cookies.create(COOKIE)
-    assert await cookies.find(COOKIE.bookie_id) == created
+    before = await cookies.read(COOKIE.bookie_id)
+    assert (before.value, before.version) == (created.value, created.version)
     changed = msgspec.structs.replace(COOKIE, instance_id=None)
-    written = await cookies.write(changed, created.version)
+    await cookies.write(changed, created.version)
     with pytest.raises(BadVersionError):
-        await cookies.delete(COOKIE.bookie_id, created.version)
+        await cookies.delete(COOKIE.bookie_id, before)
     assert (await cookies.read(COOKIE.bookie_id)).value == changed
     assert await cookies.ids() == [COOKIE.bookie_id]
-    await cookies.delete(COOKIE.bookie_id, written.version)
+    await cookies.delete(COOKIE.bookie_id, await cookies.read(COOKIE.bookie_id))
     assert await cookies.ids() == []
+
+
+async def test_a_cookie_that_was_created_again_is_not_deleted(store: ZooKeeperStore, root: str) -> None:
+    """It has the same version, and may have the same contents."""
+    await store.create(root, make_parents=True)
+    cookies = CookieStore(store, root)
+    await cookies.create(COOKIE)
+    before = await cookies.read(COOKIE.bookie_id)
+    await store.delete(cookies.path(COOKIE.bookie_id))
+    await asyncio.sleep(0.01)
+    await cookies.create(COOKIE)
+    again = await cookies.read(COOKIE.bookie_id)
+    assert (again.value, again.version) == (before.value, before.version)
+    with pytest.raises(BadVersionError, match="created again"):
+        await cookies.delete(COOKIE.bookie_id, before)
+    assert await store.children(cookies.path(COOKIE.bookie_id)) == []
+    await cookies.delete(COOKIE.bookie_id, again)
+    with pytest.raises(NoNodeError):
+        await cookies.delete(COOKIE.bookie_id, again)
+
+
+async def test_a_cookie_is_not_deleted_while_another_process_is_about_to(store: ZooKeeperStore, root: str) -> None:
+    await store.create(root, make_parents=True)
+    cookies = CookieStore(store, root)
+    await cookies.create(COOKIE)
+    cookie = await cookies.read(COOKIE.bookie_id)
+    hold = await store.create(f"{cookies.path(COOKIE.bookie_id)}/delete")
+    with pytest.raises(BadVersionError, match="another process"):
+        await cookies.delete(COOKIE.bookie_id, cookie)
+    assert await store.children(cookies.path(COOKIE.bookie_id)) == [hold.rpartition("/")[2]]
 
 
 async def test_a_damaged_cookie_names_its_node(store: ZooKeeperStore, root: str) -> None:

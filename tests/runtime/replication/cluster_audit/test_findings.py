@@ -9,8 +9,9 @@ import pytest
 
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.metadata.bookies.registration import Registrations
+from bkctl.runtime.metadata.replication.given_up_note import GivenUpNote
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, LostBookieNote, MaintenanceNote
+from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote, MaintenanceNote
 from bkctl.runtime.metadata.replication.switches import SwitchNote
 from bkctl.runtime.placement.rack_sources import RackTable
 from bkctl.runtime.placement.rules import PlacementRules
