@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import msgspec
@@ -63,6 +63,7 @@ from bkctl.runtime.metadata.replication.maintenance import end_maintenance, list
 from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from bkctl.runtime.metadata.store import Node
 from bkctl.runtime.net.loop import LoopClock
+from bkctl.runtime.replication.close.given_up_record import GivenUpRecord
 from bkctl.runtime.replication.config import OpenLedgers
 from bkctl.runtime.replication.judge.advice import LEAVES_CLUSTER
 from bkctl.runtime.replication.judge.stop_verdict import StopVerdict
@@ -189,7 +190,7 @@ class _Run:
             before_scan=self.change.renew_lock,
             clear_marks=self._clear_marks,
             keep_cookie=self._keep_cookie,
-            note_losses=self._note_losses,
+            losses=self._losses,
         )
 
     async def run(self) -> DecommissionReport:
@@ -293,9 +294,9 @@ class _Run:
         self.work.rest = "; cookies may be deleted already"
         self.change.trash.keep("delete", self.session.cookies.path(bookie_id), node)
 
-    async def _note_losses(self, named: Mapping[int, Collection[str]]) -> None:
+    def _losses(self) -> GivenUpRecord:
         self.change.require_lock()
-        await given_up_record(self.session).note_all(named)
+        return given_up_record(self.session)
 
     async def _clear_marks(self) -> None:
         """Clear the marks that name the bookies and no other member, of ledgers that are complete without them."""

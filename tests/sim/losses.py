@@ -119,7 +119,7 @@ class Losses:
         plan = await operation.plan(lost, accepted_losses=left)
         moved = await operation.move(plan, 10.0, DrainHooks())
         record = self._record(store)
-        done = await operation.finish(plan, moved, DrainHooks(note_losses=record.note_all))
+        done = await operation.finish(plan, moved, DrainHooks(losses=lambda: record))
         self._removed |= {*done.cookies_deleted}
         self._oracle.note(actor, f"decommissioned {' '.join(lost)}: {done.refusal or 'done'}")
 

@@ -199,15 +199,12 @@ class Oracle:
 
     def _given_up(self, ledger_id: int) -> set[str]:
         """The bookies that were given up with what they have of a ledger. If one is back, that ends with its own note,
-        or with the copies that it gets; not if its cookie was being deleted: with another it is new."""
+        or with the copies that it gets."""
         node = self.cluster.server.nodes.get(_GIVEN_UP.path_of(str(ledger_id)))
         if node is None:
             return set()
         note, bookies = decode_json(node.data, GivenUpNote), self.cluster.bookies
-        back = {each for each in note.member_since if bookies[each].noted_ms > note.written_ms}
-        cookies = {each: self.cluster.server.nodes.get(PATHS.cookie(each)) for each in back}
-        old = {each for each, node in cookies.items() if node is not None and node.ctime_ms == note.member_since[each]}
-        return note.member_since.keys() - old
+        return {each for each in note.member_since if bookies[each].noted_ms <= note.written_ms}
 
     def check_readable(self, ledger_id: int, live: Collection[str]) -> None:
         """A bookie that is live has each acknowledged entry, as a check says, but for accepted losses."""

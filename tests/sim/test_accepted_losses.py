@@ -7,8 +7,9 @@ import asyncio
 import msgspec
 import pytest
 
+from bkctl.runtime.errors import MetadataUnavailableError
 from bkctl.runtime.ledger.metadata import LedgerMetadata
-from bkctl.runtime.metadata.bookies.cookies import CookieStore
+from bkctl.runtime.metadata.bookies.cookies import CookieStore, CookieVersion
 from bkctl.runtime.metadata.bookies.registration import BookieMode
 from bkctl.runtime.metadata.replication.given_up_note import GivenUpNote
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
@@ -172,7 +173,7 @@ def test_a_loss_is_accepted_only_while_no_other_process_copies_the_ledger() -> N
         record = GivenUpRecord(notes, cluster.clock, "ops")
         operation, hooks = (
             Decommission(cluster.recovery, cookies, cluster.ports),
-            DrainHooks(note_losses=record.note_all),
+            DrainHooks(losses=lambda: record),
         )
         plan = await operation.plan(["b1", "b3"], accepted_losses=[ledger_id])
         other = ReplicationLocks(await cluster.connect(), ROOT, "another host")
@@ -186,6 +187,41 @@ def test_a_loss_is_accepted_only_while_no_other_process_copies_the_ledger() -> N
             assert await notes.given_up.keys() == ([] if is_locked else [str(ledger_id)])
             assert [each for each in ("b1", "b3") if await cookies.find(each)] == (["b1", "b3"] if is_locked else [])
         assert (await note_of(cluster, ledger_id)).value.member_since.keys() == {"b1"}
+
+    simulate(scenario)
+
+
+def test_a_bookie_that_comes_back_while_its_cookie_is_deleted_gets_it_again() -> None:
+    """The answer to the deletion is lost, so it cannot be told from a refusal before it."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b1", "b2", "b3")
+        ledger_id = await cluster.store(ledger({0: ["b1", "b2"]}, 1, 1, last_entry_id=3, length=40))
+        await leave(cluster, "b1")
+        notes = RecoveryNotes(cluster.metadata_store, ROOT)
+        cookies = CookieStore(cluster.metadata_store, ROOT)
+        record = GivenUpRecord(notes, cluster.clock, "ops")
+        operation = Decommission(cluster.recovery, cookies, cluster.ports)
+        hooks = DrainHooks(losses=lambda: record)
+        plan = await operation.plan(["b1"], accepted_losses=[ledger_id])
+        moved = await operation.move(plan, 0.0, hooks)
+        original = cookies.delete
+
+        async def delete(bookie_id: str, found: CookieVersion) -> None:
+            await original(bookie_id, found)
+            await cluster.clock.sleep(0.01)
+            await cluster.start("b1")
+            raise MetadataUnavailableError("ZooKeeper does not answer")
+
+        cookies.delete = delete  # type: ignore[method-assign]
+        report = await operation.finish(plan, moved, hooks)
+        assert report.refusal is not None
+        assert "it came back" in report.refusal
+        assert "the cookie was written again" in report.refusal
+        assert not report.is_cookie_deleted
+        cookie = await cookies.find("b1")
+        assert cookie is not None
+        assert (await note_of(cluster, ledger_id)).value.member_since == {"b1": cookie.ctime_ms}
 
     simulate(scenario)
 

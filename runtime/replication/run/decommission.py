@@ -28,6 +28,7 @@ from bkctl.runtime.errors import (
 )
 from bkctl.runtime.metadata.bookies.cookies import Cookie, CookieStore
 from bkctl.runtime.metadata.ledgers.stored_ledgers import IDS_KEPT_MAX, unreadable_advice
+from bkctl.runtime.metadata.replication.recovery_status import note_back
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.replication.judge.advice import accept_loss_command
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
@@ -38,9 +39,8 @@ from bkctl.runtime.replication.run.recovery import BookieRecovery, RecoveryRepor
 from bkctl.runtime.replication.survey.loss_proof import listed_reasons
 from bkctl.storage.words import counted, named
 
-_REFERENCED_MEANWHILE = (
-    ", because of a write while its cookie was deleted: the cookie was written again; repeat the command"
-)
+_REFERENCED_MEANWHILE = ", because of a write while its cookie was deleted"
+_RESTORED = ": the cookie was written again; repeat the command"
 _REGISTERED_AGAIN = (
     "bookie {0} registered again while its cookie was deleted, so new ledgers may be on it: make sure that it is "
     "stopped, then run bkctl decommission {0} again"
@@ -252,13 +252,13 @@ class Decommission:
             refusal = report.refusal
             deleted: list[str] = []
             if refusal is not None and self._own_deletes:  # the restoration was cut off
-                refusal = await self._restore_cookies(refusal)
+                refusal = await self._restore_cookies(refusal + _REFERENCED_MEANWHILE, hooks)
             elif refusal is not None:
                 refusal += plan.cookie_remark
             elif (refusal := await self._delete_cookies(plan, hooks, report.accepted, deleted)) is None and deleted:
                 report = _report(plan, moved, await drain.scan(plan.bookie_ids))
                 if report.refusal is not None:
-                    refusal = await self._restore_cookies(report.refusal)
+                    refusal = await self._restore_cookies(report.refusal + _REFERENCED_MEANWHILE, hooks)
                     deleted.clear()
             # A bookie checks its cookie after it registers, so either it or this code detects the conflict.
             again = tuple(await self._recovery.registered(plan.bookie_ids)) if refusal is None else ()
@@ -282,6 +282,8 @@ class Decommission:
         try:
             await self._recovery.require_down(plan.bookie_ids)
         except RefusedError as error:
+            if self._own_deletes:  # the answer to a deletion was lost
+                return await self._restore_cookies(f"{error}; it came back while its cookie was deleted", hooks)
             return f"{error}{plan.cookie_remark}"
         if (refusal := await self._accept_losses(plan, hooks, accepted)) is not None:
             return refusal + plan.cookie_remark
@@ -317,17 +319,20 @@ class Decommission:
                     named[ledger_id] = members.intersection(plan.bookie_ids)
             if not all(lock.is_held for lock in locks):
                 return "a replication lock was lost: repeat the command"
-            if named and hooks.note_losses is not None:
-                await hooks.note_losses(named)
+            if named and hooks.losses is not None:
+                await hooks.losses().note_all(named)
         return None
 
-    async def _restore_cookies(self, refusal: str) -> str:
-        """Ledgers name the bookies again; without cookies these could not start with their data."""
+    async def _restore_cookies(self, refusal: str, hooks: DrainHooks) -> str:
+        """Bookies are in use again: without their cookies they could not start with their data, and what an operator
+        accepted to lose with them would be excused for ever."""
         for bookie_id, data in self._own_deletes.items():
             with contextlib.suppress(NodeExistsError):
                 await self._cookies.create_node(bookie_id, data)
+            if hooks.losses is not None:
+                await note_back(hooks.losses().notes, bookie_id)
         self._own_deletes.clear()
-        return refusal + _REFERENCED_MEANWHILE
+        return refusal + _RESTORED
 
     async def _delete_cookie(
         self, plan: DecommissionPlan, bookie_id: str, cookie: Versioned[Cookie], hooks: DrainHooks

@@ -9,7 +9,7 @@ read-only. The end is a scan of all ledgers that finds no reference.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 
 import msgspec
@@ -23,6 +23,7 @@ from bkctl.runtime.metadata.bookies.registration import RegistrationClient
 from bkctl.runtime.metadata.outage import OutageWait
 from bkctl.runtime.metadata.store import Node
 from bkctl.runtime.ports import Clock
+from bkctl.runtime.replication.close.given_up_record import GivenUpRecord
 from bkctl.runtime.replication.config import OpenLedgers
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from bkctl.runtime.replication.plan.recovery_plan import RecoveryPlan
@@ -122,8 +123,8 @@ class DrainHooks(msgspec.Struct, frozen=True, kw_only=True):
     """Calls during a drain or a decommission, and its job. ``before_scan``: before each scan that may be the last one.
 
     ``job``: see ``RecoveryJob``. ``clear_marks``: once no ledger references the bookies. ``keep_cookie``: with each
-    cookie, before it is deleted; if it raises RefusedError, the cookie stays. ``note_losses``: with ledgers of which
-    the accepted loss is proven, and those of the bookies that each names.
+    cookie, before it is deleted; if it raises RefusedError, the cookie stays. ``losses``: where accepted losses are
+    noted, once they are proven.
     """
 
     on_progress: Callable[[RecoveryProgress], None] | None = None
@@ -132,7 +133,7 @@ class DrainHooks(msgspec.Struct, frozen=True, kw_only=True):
     job: RecoveryJob | None = None
     clear_marks: Callable[[], Awaitable[None]] | None = None
     keep_cookie: Callable[[str, Node], None] = lambda *_: None
-    note_losses: Callable[[Mapping[int, Collection[str]]], Awaitable[None]] | None = None
+    losses: Callable[[], GivenUpRecord] | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
