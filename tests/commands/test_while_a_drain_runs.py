@@ -90,5 +90,5 @@ def test_the_status_says_that_a_drain_waits_for_writers(
             f"; a command waits for the writer of 1 ledger: open ledgers that have no writer are closed by {close}"
             in said
         )
-        run_printed(cluster, close, "--yes")
+        run_printed(cluster, close, "--yes", "--grace", "0s")
         wait_until(lambda: findings(cluster)["bookies_leaving"]["command"] == f"bkctl decommission {bookie_id}")
