@@ -64,7 +64,7 @@ async def test_a_dead_bookie_is_replaced_although_another_one_refuses_the_ledger
             for kind in ("read", "read_lac"):
                 refusing.refuse(kind, Status.NO_SUCH_LEDGER)
             refusing.refuse("add", Status.FENCED)
-            cluster.kill_bookie(dead)
+            await asyncio.to_thread(cluster.stop_bookie, dead)
             words = ("recover", "failed-bookie", dead, "--open-ledgers", "fence", "--yes")
             repaired = await asyncio.to_thread(cluster.run, *words)
 

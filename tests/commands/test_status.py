@@ -273,7 +273,7 @@ def test_a_drain_and_the_status_name_the_ledgers_to_close_first(
     leaves = _findings(cluster, "bookies_leaving")["bookies_leaving"]
     assert leaves["command"] == f"bkctl ledger close {open_id}"
     assert f"1 ledger waits for its writer: {step}; then bkctl bookie drain {leaving} moves" in leaves["finding"]
-    run_printed(cluster, leaves["command"], "--yes")
+    run_printed(cluster, leaves["command"], "--yes", "--grace", "0s")
     leaves = _findings(cluster, "bookies_leaving")["bookies_leaving"]
     assert leaves["command"] == f"bkctl bookie drain {leaving}"
     run_printed(cluster, leaves["command"], "--yes")

@@ -112,5 +112,5 @@ def test_the_status_says_that_a_drain_waits_for_writers(
             in said
         )
         say_the_same(cluster, bookie_id)
-        run_printed(cluster, close, "--yes")
+        run_printed(cluster, close, "--yes", "--grace", "0s")
         wait_until(lambda: findings(cluster)["bookies_leaving"]["command"] == f"bkctl decommission {bookie_id}")

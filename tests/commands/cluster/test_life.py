@@ -19,6 +19,7 @@ from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from bkctl.runtime.net.loop import LoopClock
 from bkctl.storage.adapters.filesystem import OsFileSystem
 from tests.commands.cluster.conftest import Operator, command_after, commands_after
+from tests.operation_locks import end_locks
 from tests.processes import BkctlProcess, Cluster, DevCluster, run_bkctl
 from tests.runtime.metadata.trees import PlantedNode
 from tests.until import wait_until
@@ -66,6 +67,7 @@ def test_a_format_killed_in_the_middle(operator: Operator, instance_id: str) -> 
     assert half_done["INSTANCEID"].data.decode() != instance_id, "no bookie with old data starts now"
     assert 0 < len(ledger_paths(half_done)) < LEDGERS
     operator.configure("")
+    operator.on_store(lambda store: end_locks(store, operator.root))
     again = operator.succeed("cluster", "format", "--confirm", operator.instance_id())
     whole, part = operator.backups()
     assert (again.json()["backup"], again.json()["earlier_backup"]) == (part, whole)
@@ -100,6 +102,7 @@ def test_a_restore_killed_in_the_middle(operator: Operator, instance_id: str, tm
     operator.configure(SLOWLY)
     kill_when(operator.begin("cluster", "restore", path, "--confirm", instance_id), lambda: is_half_done(operator))
     operator.configure("")
+    operator.on_store(lambda store: end_locks(store, operator.root))
     assert "available" not in operator.tree(), "a bookie that registered now would delete its ledgers"
     init = operator.run("cluster", "init", "--if-not-exists")
     assert init.exit_code == 3

@@ -9,6 +9,7 @@ import pytest
 
 from bkctl.runtime.errors import CookieError
 from tests.commands.cookie.conftest import ID, BookieHost
+from tests.operation_locks import end_locks
 from tests.processes import bkctl_command, bkctl_environment
 
 NEW_ID = "10.0.0.7:3181"
@@ -148,6 +149,7 @@ def test_killed_at_every_step(host: BookieHost, call: tuple[str, int]) -> None:
             with pytest.raises(CookieError, match="interrupted migration"):
                 host.boot(4)
     host.id = ID
+    host.operator.on_store(lambda store: end_locks(store, host.root))
     again = host.operator.run(*words)
     assert again.exit_code == 0, again.stderr
     assert host.stored(ID) is None

@@ -402,7 +402,7 @@ async def test_the_same_proof_allows_to_delete_the_ledger_or_to_leave_it_behind(
     (step,) = explained.json()["next_steps"]
     closes = step.partition(" are lost, ")[2].partition(" ends the ledger")[0]
     assert closes.startswith(f"bkctl ledger close {kept} --accept-loss"), step
-    assert (await planted.run(*shlex.split(closes)[1:], "--confirm", str(kept))).exit_code == 0
+    assert (await planted.run(*shlex.split(closes)[1:], "--grace", "0s", "--confirm", str(kept))).exit_code == 0
     assert [each["part"] for each in (await planted.run("audit")).json()["findings"]] == ["no_auditor"]
 
 

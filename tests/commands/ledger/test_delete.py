@@ -14,6 +14,7 @@ import pytest
 from bkctl.runtime.ledger.changes import to_in_recovery
 from bkctl.runtime.metadata.store import ANY_VERSION
 from tests.commands.ledger.conftest import CLOSED, OPEN, LedgerShell, labelled
+from tests.operation_locks import end_locks
 from tests.processes import TerminalSession
 from tests.until import until
 
@@ -191,6 +192,7 @@ async def test_killed_in_the_middle_everything_deleted_is_in_the_trash(shell: Le
     assert 0 < len(left) < 300, "killed too late to tell anything"
     kept = {line["path"] for line in shell.trash()}
     assert kept >= {shell.path(ledger_id) for ledger_id in before if ledger_id not in left}
+    await end_locks(shell.store, shell.ledgers.root)
     finished = await shell.succeed("delete", "--from-file", str(ids), "--confirm", str(len(left)))
     assert (finished["deleted"], finished["gone_already"]) == (len(left), 300 - len(left))
     assert await shell.contents() == {}

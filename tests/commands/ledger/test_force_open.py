@@ -44,7 +44,7 @@ async def test_the_decommission_of_its_bookie_ends_only_when_it_is_deleted_or_it
     async with client_of(cluster) as client:
         first, second = [await open_ledger_on(client, dead, other) for _ in range(2)]
         run = cluster.run
-        await asyncio.to_thread(cluster.kill_bookie, dead)
+        await asyncio.to_thread(cluster.stop_bookie, dead)
 
         stuck = await asyncio.to_thread(run, "decommission", dead, "--open-ledgers", "fence", "--yes")
         assert stuck.exit_code in {1, 9}
@@ -89,7 +89,7 @@ async def test_no_close_is_advised_that_would_be_refused_for_want_of_a_bookie(cl
         narrow, wide, wider = [
             await open_ledger_on(client, *each) for each in ((dead, other), (dead, other, third), (dead, other, third))
         ]
-        await asyncio.to_thread(cluster.kill_bookie, dead)
+        await asyncio.to_thread(cluster.stop_bookie, dead)
         stuck = await asyncio.to_thread(cluster.run, "decommission", dead, "--open-ledgers", "fence", "--yes")
         assert "3 left: 3 cannot be closed" in stuck.stderr, stuck
         closes = f"bkctl ledger close {narrow} --accept-loss {dead} closes those that are not closed"
@@ -108,7 +108,7 @@ async def test_a_loss_that_is_not_proven_is_refused(cluster: Cluster, tmp_path: 
     dead, other, _ = (bookie.id for bookie in cluster.bookies)
     async with client_of(cluster) as client:
         ledger_id = await open_ledger_on(client, dead, other)
-        await asyncio.to_thread(cluster.kill_bookie, dead)
+        await asyncio.to_thread(cluster.stop_bookie, dead)
         ids = tmp_path / "ids"
         ids.write_text(f"{ledger_id}\n")
         os.kill(cluster.bookie(other).pid, signal.SIGSTOP)
@@ -185,7 +185,7 @@ async def test_bookies_that_went_down_while_the_operator_was_asked_may_have_entr
             await asyncio.to_thread(session.wait_for, f"Type {number} to continue")
             await writer.append(b"acknowledged")
             for bookie in cluster.bookies:
-                await asyncio.to_thread(cluster.kill_bookie, bookie.id)
+                await asyncio.to_thread(cluster.stop_bookie, bookie.id)
 
             async def all_are_down() -> bool:
                 return not (await registration.snapshot()).live

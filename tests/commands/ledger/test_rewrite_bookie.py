@@ -30,6 +30,7 @@ from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from bkctl.runtime.replication.run.ensemble_rewrite import rewrite_bookie
 from tests.commands.ledger.conftest import LedgerShell
+from tests.operation_locks import end_locks
 from tests.processes import Cluster
 from tests.until import until
 
@@ -320,6 +321,7 @@ async def test_killed_in_the_middle_and_run_again(shell: LedgerShell, bookies: l
     for ledger_id, (data, version) in before.items():
         if half[ledger_id][1] != version:
             assert kept[shell.path(ledger_id)] == data
+    await end_locks(shell.store, shell.ledgers.root)
     rest = await shell.succeed(*rewrite(OLD, new, "--confirm", new))
     assert (rest["changed"], rest["remaining"]) == (len(before) - done_count, 0)
     now = await metadata(shell)
