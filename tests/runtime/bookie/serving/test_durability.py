@@ -252,7 +252,8 @@ async def test_a_force_is_answered_behind_the_sync_of_all_adds_that_were_answere
     """Adds with deferred sync are answered when their bytes are written, and ordinary ones next to them when synced."""
     log = tmp_path / "strace.log"
     ordinary = range(10_000, 10_300)
-    async with bookie.running(strace(log)) as (process, peer), peer_of(bookie.port) as writer:
+    slow_sync = "inject=fdatasync:delay_enter=10ms"  # in memory a sync could end before any answer
+    async with bookie.running(strace(log, "-e", slow_sync)) as (process, peer), peer_of(bookie.port) as writer:
         adding = asyncio.ensure_future(add_until(peer, ordinary.start, len(ordinary), in_flight=5))
         for first in range(0, 300, 20):
             await add_deferred(writer, peer, range(first, first + 20))
