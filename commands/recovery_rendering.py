@@ -24,16 +24,18 @@ PLAN_TABLE = Table(
     "Changes",
     Column("action", "ACTION"),
     Column("ledger_id", "LEDGER", is_right=True),
-    Column("state", "STATE"),
+    Column("state", "STATE", priority=1),
     Column("fragments", "FRAGMENTS", is_right=True, priority=2),
     Column("entries", "ENTRIES", is_right=True, priority=1),
     Column("bytes", "BYTES", size, is_right=True, priority=1),
-    Column("surviving_copies", "COPIES LEFT", is_right=True),
+    Column("surviving_copies", "COPIES LEFT", is_right=True, priority=1),
     Column("needs_fencing", "FENCED FIRST", priority=3),
     Column("owner", "OWNER", is_wide=True),
-    Column("problem", "PROBLEM", priority=1),
+    Column("problem", "PROBLEM"),
 )
-LEAVING_PLAN_TABLE = Table("Changes", PLAN_TABLE.columns[0], Column("bookie_id", "BOOKIE"), *PLAN_TABLE.columns[1:])
+LEAVING_PLAN_TABLE = Table(
+    "Changes", PLAN_TABLE.columns[0], Column("bookie_id", "BOOKIE", priority=1), *PLAN_TABLE.columns[1:]
+)
 """Of bookies that leave: its other changes name them."""
 FAILURE_TABLE = Table(
     "Failures",

@@ -10,6 +10,7 @@ import pytest
 
 import bkctl.commands
 from bkctl.commands.config import OutputForm, Settings
+from bkctl.commands.recovery_rendering import LEAVING_PLAN_TABLE
 from bkctl.commands.rendering import Column, Row, Table, clean
 from bkctl.commands.table_layout import fit, labeled, wrapped
 from tests.commands.test_console import Screen
@@ -49,6 +50,16 @@ def titles(width: int | None, *, is_wide: bool = False) -> str:
 )
 def test_columns_with_the_highest_number_go_first_and_the_last_of_equals(width: int | None, expected: str) -> None:
     assert titles(width) == expected
+
+
+def test_the_problem_of_a_plan_is_the_last_column_to_go() -> None:
+    problem = "too few bookies to copy to: 1 needed, 0 found (5 already in the ensemble)"
+    ledger = {"action": "move ledger", "ledger_id": "55", "state": "closed", "fragments": 1, "entries": 5}
+    ledger |= {"bytes": 5120, "surviving_copies": 5, "needs_fencing": False, "problem": problem}
+    rows: Sequence[Row] = ({"action": "make read-only", "bookie_id": "127.0.0.1:24121"}, ledger)
+    layout = fit(LEAVING_PLAN_TABLE.columns, rows, 80, has_headers=True, is_wide=False)
+    assert [each.title for each in layout.columns][-1] == "PROBLEM"
+    assert not layout.is_blocks
 
 
 def test_columns_that_say_nothing_go_before_others() -> None:

@@ -9,7 +9,7 @@ from tests.sim.watched_cluster import Blind
 
 SEEDS = 300
 SEEDS_PER_TEST = 60
-SEED_THAT_FINDS_IT = 555
+SEED_THAT_FINDS_IT = 232
 """The first of all: others are tried if a change of the simulation has moved it."""
 
 
