@@ -12,10 +12,10 @@ A failed recovery leaves only the state, the fences and some harmless copies; it
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from contextlib import aclosing, suppress
 from typing import NamedTuple
 
 from bkctl.runtime.client.entry_read import EntryReader, Replies, damaged_copy, prevailing_error
@@ -240,44 +240,45 @@ class LedgerRecovery:
         raise self._answers_missing(message, missing, fenced, entry_id) from error
 
     async def _late_copy(self, replies: Replies[str, ReadReply], waiting: set[str], entry_id: int) -> _TailEntry | None:
-        """A good copy of an entry on one of the ``waiting`` bookies. Waits for slow ones only once."""
-        while not waiting <= self._silent:
-            answer = await replies.next(self._ports.config.speculative_read_timeout_s)
-            if answer is None:
-                self._silent |= waiting
-                break
-            bookie_id, outcome = answer
-            waiting.discard(bookie_id)
-            if isinstance(outcome, ReadReply):
-                with contextlib.suppress(EntryDigestError):
-                    return _TailEntry(self._credentials.codec.decode_for_recovery(entry_id, outcome.body), ())
-            elif isinstance(outcome, BookieTimeoutError):
-                self._silent.add(bookie_id)
+        """A good copy of an entry on one of the ``waiting`` bookies."""
+        async with aclosing(self._late_answers(replies, waiting)) as answers:
+            async for _, outcome in answers:
+                if isinstance(outcome, ReadReply):
+                    with suppress(EntryDigestError):
+                        return _TailEntry(self._credentials.codec.decode_for_recovery(entry_id, outcome.body), ())
         return None
 
     async def _other_bad(
         self, replies: Replies[str, ReadReply], waiting: set[str], entry_id: int
     ) -> tuple[list[str], list[str]]:
         """The ``waiting`` bookies with a corrupt copy of an entry that was found, and those that answer with an I/O
-        error. Waits for slow ones only once."""
+        error."""
         corrupt, failed = [], []
+        async with aclosing(self._late_answers(replies, waiting)) as answers:
+            async for bookie_id, outcome in answers:
+                if isinstance(outcome, ReadReply):
+                    try:
+                        self._credentials.codec.decode_for_recovery(entry_id, outcome.body)
+                    except EntryDigestError:
+                        corrupt.append(bookie_id)
+                elif isinstance(outcome, BookieIOError):
+                    failed.append(bookie_id)
+        return corrupt, failed
+
+    async def _late_answers(
+        self, replies: Replies[str, ReadReply], waiting: set[str]
+    ) -> AsyncGenerator[tuple[str, ReadReply | BkctlError], None]:
+        """What the ``waiting`` bookies answer. Waits for slow ones only once. Close the iterator."""
         while not waiting <= self._silent:
             answer = await replies.next(self._ports.config.speculative_read_timeout_s)
             if answer is None:
                 self._silent |= waiting
-                break
+                return
             bookie_id, outcome = answer
             waiting.discard(bookie_id)
-            if isinstance(outcome, ReadReply):
-                try:
-                    self._credentials.codec.decode_for_recovery(entry_id, outcome.body)
-                except EntryDigestError:
-                    corrupt.append(bookie_id)
-            elif isinstance(outcome, BookieIOError):
-                failed.append(bookie_id)
-            elif isinstance(outcome, BookieTimeoutError):
+            if isinstance(outcome, BookieTimeoutError):
                 self._silent.add(bookie_id)
-        return corrupt, failed
+            yield bookie_id, outcome
 
     async def _is_fit(self, bookie_id: str, entry_id: int) -> bool:
         """Whether a bookie that answered with an I/O error has a good copy or none: if only its fence failed (H10)."""
