@@ -13,7 +13,7 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.session import Session
 from bkctl.runtime.errors import BookieNotFoundError, ConfigurationError
-from bkctl.runtime.metadata.cluster.operation_lock import leaving_bookies
+from bkctl.runtime.metadata.cluster.operation_lock import moved_bookies
 from bkctl.runtime.metadata.cluster.root import read_instance_id
 from bkctl.runtime.metadata.replication.recovery_status import is_repaired, read_recovery_status
 from bkctl.runtime.metadata.replication.switches import SwitchNote, decode_note
@@ -62,8 +62,8 @@ async def read_facts(context: CommandContext, session: Session, *, is_live: bool
         troubles = await session.registrations.troubles(registrations)
         asked = await ask_bookies(pool, registrations, with_cookie, troubles, _ANSWER_TIMEOUT_S)
         asked = await with_reasons(context, session, asked, _ANSWER_TIMEOUT_S)
-        moving = await leaving_bookies(session.store, session.root)
-        leaving = await find_leaving(session, asked)
+        moving, removed = await moved_bookies(session.store, session.root)
+        leaving = await find_leaving(session, asked, moving, removed)
     idle = {each.bookie_id: each.why_idle(moving) for each in asked}
     problems = {each.bookie_id: (each.problem, each.is_refusing) for each in asked if each.problem is not None}
     survey = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -11,7 +11,6 @@ from bkctl.commands.bookie.admin_access import admin_of, read_credentials
 from bkctl.commands.bookie.admin_state import read_state_of
 from bkctl.commands.context import CommandContext
 from bkctl.commands.session import Session
-from bkctl.runtime.metadata.cluster.operation_lock import moved_bookies
 from bkctl.runtime.replication.judge.cluster_facts import BookieFacts
 from bkctl.runtime.replication.judge.drained_bookies import LeavingBookie, leaving_bookies_of
 from bkctl.runtime.replication.survey.status import StatusLimits, read_drained
@@ -48,9 +47,13 @@ async def with_reasons(
     return tuple(found.get(each.bookie_id, each) for each in bookies)
 
 
-async def find_leaving(session: Session, bookies: Sequence[BookieFacts]) -> tuple[LeavingBookie, ...]:
-    """Those that a drain made read-only, of bookies that have said why they are; as the status finds them."""
-    moved, removed = await moved_bookies(session.store, session.root)
+async def find_leaving(
+    session: Session, bookies: Sequence[BookieFacts], moved: Collection[str], removed: Collection[str]
+) -> tuple[LeavingBookie, ...]:
+    """Those that a drain made read-only, of bookies that have said why they are; as the status finds them.
+
+    ``moved``, ``removed``: see ``moved_bookies``.
+    """
     ids = [each.bookie_id for each in bookies if each.leaves(moved)]
     where = session.store, session.root, session.ledgers
     return leaving_bookies_of(ids, await read_drained(*where, ids, StatusLimits().ledgers_s), moved, removed)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -61,11 +61,7 @@ async def stop(
         ends = [_end_of(client, at_end) for client in clients]
         drains, awaited = await _drains(context, states)
         plan = joined_plan(
-            [
-                change_plan(state, {"action": "stop"}, summary=(_effect(state.bookie_id, is_awaited=is_awaited),))
-                for state in states
-                for is_awaited in [state.bookie_id in awaited]
-            ]
+            [change_plan(state, {"action": "stop"}, summary=(_effect(state.bookie_id, awaited),)) for state in states]
         )
         if len(states) > 1 + len(awaited):
             check = f"bkctl bookie restart-check {' '.join(state.bookie_id for state in states)}"
@@ -79,8 +75,8 @@ async def stop(
                         await _stop(context, client, state.bookie_id, wait_s, ended)
 
 
-def _effect(bookie_id: str, *, is_awaited: bool) -> str:
-    if is_awaited:
+def _effect(bookie_id: str, awaited: Collection[str]) -> str:
+    if bookie_id in awaited:
         return f"bookie {bookie_id} will end: a decommission waits for this, and no ledger references the bookie"
     return f"bookie {bookie_id} will end; its ledgers have one copy less until it runs again"
 

@@ -20,7 +20,7 @@ from bkctl.commands.session import ANSWER_TIMEOUT_S, Session, open_session
 from bkctl.commands.table_layout import wrapped
 from bkctl.runtime.errors import MetadataError
 from bkctl.runtime.metadata.bookies.registration import Registrations
-from bkctl.runtime.metadata.cluster.operation_lock import leaving_bookies
+from bkctl.runtime.metadata.cluster.operation_lock import moved_bookies
 from bkctl.runtime.metadata.doctor.catalogue import RULES, MetadataFinding
 from bkctl.runtime.metadata.doctor.doctor import KEPT_MAX, DoctorReport, examine_cluster
 from bkctl.runtime.metadata.replication.directories import ForeignNames
@@ -105,9 +105,9 @@ async def _down_rules(context: CommandContext, session: Session) -> NeededBookie
         down = frozenset(await session.registrations.with_cookie()) - registrations.live
         serving = await session.find_serving(down)
         asked = await _idle_bookies(context, session, registrations, down - serving)
-        moving = await leaving_bookies(session.store, session.root)
+        moving, removed = await moved_bookies(session.store, session.root)
         idle = {each.bookie_id: each.why_idle(moving) for each in asked}
-        leaving = await find_leaving(session, asked)
+        leaving = await find_leaving(session, asked, moving, removed)
     return NeededBookies(
         frozenset() if registrations is None else registrations.live,
         writable=None if registrations is None else registrations.writable,

@@ -24,14 +24,19 @@ WATCH = "bkctl status --watch"
 RATES = re.compile(r"the byte rates in (.+\.rates) can be changed")
 
 
-def test_nothing_says_to_recover_it_again_and_its_return_is_no_loss(
-    start_cluster: Callable[[int], Cluster], tmp_path: Path
-) -> None:
-    cluster = start_cluster(4)
+def lost_bookie(cluster: Cluster) -> tuple[str, str]:
+    """A bookie that is down, with many ledgers of two copies, and the ledger of which it has the only one."""
     single = write(cluster, 1)
     (bookie_id,) = ensemble_of(cluster, single)
     write(cluster, 2, ledgers=20)
     cluster.stop_bookie(bookie_id)
+    return bookie_id, single
+
+
+def recover_slowly(
+    cluster: Cluster, bookie_id: str, tmp_path: Path, meanwhile: Callable[[], None]
+) -> tuple[int, str, str]:
+    """Exit code, output and messages of a recovery that ends only after ``meanwhile``."""
     output, errors = tmp_path / "out", tmp_path / "err"
     with output.open("wb") as out, errors.open("wb") as err:
         words = ("recover", bookie_id, "--yes", "--copy-rate", "64", "-o", "table")
@@ -39,15 +44,27 @@ def test_nothing_says_to_recover_it_again_and_its_return_is_no_loss(
         process = start_bkctl(*words, stdout=out, stderr=err, variables=variables)
     try:
         wait_until(lambda: MOVES in json.dumps(findings(cluster)))
-        says_that_one_runs(cluster, bookie_id, single)
-        cluster.start_bookie(bookie_id)
+        meanwhile()
     finally:
         rates = wait_until(lambda: RATES.search(errors.read_text()))
         assert rates is not None
         Path(rates[1]).write_text("copy-rate = none\n")
         ended = process.wait(COMMAND_TIMEOUT_S)
-    end = output.read_text()
-    assert ended in {1, 9}, (end, errors.read_text())
+    return ended, output.read_text(), errors.read_text()
+
+
+def test_nothing_says_to_recover_it_again_and_its_return_is_no_loss(
+    start_cluster: Callable[[int], Cluster], tmp_path: Path
+) -> None:
+    cluster = start_cluster(4)
+    bookie_id, single = lost_bookie(cluster)
+
+    def meanwhile() -> None:
+        says_that_one_runs(cluster, bookie_id, single)
+        cluster.start_bookie(bookie_id)
+
+    ended, end, errors = recover_slowly(cluster, bookie_id, tmp_path, meanwhile)
+    assert ended in {1, 9}, (end, errors)
     drain = f"{bookie_id} serves again: bkctl bookie drain {bookie_id} moves what is left there"
     assert drain in end.splitlines()[0], end
     assert "accept" not in end
@@ -61,10 +78,7 @@ def test_an_accepted_loss_that_ends_meanwhile_is_left(
     start_cluster: Callable[[int], Cluster], tmp_path: Path, is_ended: bool
 ) -> None:
     cluster = start_cluster(4)
-    single = write(cluster, 1)
-    (bookie_id,) = ensemble_of(cluster, single)
-    write(cluster, 2, ledgers=20)
-    cluster.stop_bookie(bookie_id)
+    bookie_id, single = lost_bookie(cluster)
 
     async def accept(note: GivenUpNote | None) -> None:
         async with await LedgerClient.connect(cluster.metadata_uri) as client:
@@ -72,22 +86,14 @@ def test_an_accepted_loss_that_ends_meanwhile_is_left(
             await (notes.remove(single) if note is None else notes.put(single, note))
 
     asyncio.run(accept(GivenUpNote(written_ms=1, member_since={bookie_id: None}, user="ops")))
-    output, errors = tmp_path / "out", tmp_path / "err"
-    with output.open("wb") as out, errors.open("wb") as err:
-        words = ("recover", bookie_id, "--yes", "--copy-rate", "64", "-o", "table")
-        variables = {"BKCTL_METADATA_URI": cluster.metadata_uri}
-        process = start_bkctl(*words, stdout=out, stderr=err, variables=variables)
-    try:
-        wait_until(lambda: MOVES in json.dumps(findings(cluster)))
+
+    def meanwhile() -> None:
         if is_ended:
             asyncio.run(accept(None))
-    finally:
-        rates = wait_until(lambda: RATES.search(errors.read_text()))
-        assert rates is not None
-        Path(rates[1]).write_text("copy-rate = none\n")
-        ended = process.wait(COMMAND_TIMEOUT_S)
-    assert ended == (9 if is_ended else 0), (output.read_text(), errors.read_text())
-    assert (f"start {bookie_id}" in output.read_text()) is is_ended
+
+    ended, end, errors = recover_slowly(cluster, bookie_id, tmp_path, meanwhile)
+    assert ended == (9 if is_ended else 0), (end, errors)
+    assert (f"start {bookie_id}" in end) is is_ended
 
 
 def says_that_one_runs(cluster: Cluster, bookie_id: str, lost: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 import msgspec
@@ -122,22 +122,8 @@ def leaving_bookies_of(
 
 def leaving_findings(bookies: Sequence[LeavingBookie], *, is_short: bool) -> Iterator[Advice]:
     """What a command does with them now, or what is left to do. ``is_short``: too few bookies are writable."""
-    stopping = [each for each in bookies if each.is_waiting_for_stop]
-    moved = [each for each in bookies if each.is_moved and not each.is_waiting_for_stop]
-    written = [each for each in moved if each.waiting_ledgers]
-    idle = [each for each in bookies if not each.is_moved and not each.is_waiting_for_stop]
-    waiting = [each for each in idle if each.waiting_ledgers]
-    empty = [each for each in idle if each.is_referenced is False]
-    left = [each for each in idle if each not in (*empty, *waiting)]
-    moved = [each for each in moved if each not in written]
-    for group, advise in (
-        (stopping, _stopping),
-        (moved, _moved),
-        (written, _written),
-        (left, _short if is_short else _left),
-        (waiting, _waiting),
-        (empty, _empty),
-    ):
+    for advise in (_stopping, _moved, _written, _left, _short, _waiting, _empty):
+        group = [each for each in bookies if _advice_for(each, is_short=is_short) is advise]
         if group:
             ids = [each.bookie_id for each in group]
             advice = advise(group, ids)
@@ -145,6 +131,19 @@ def leaving_findings(bookies: Sequence[LeavingBookie], *, is_short: bool) -> Ite
             if not any(each.is_moved or each.is_waiting_for_stop for each in group):
                 sentence += f"; to keep {_the_first(ids)}: bkctl bookie undrain {ids[0]}"
             yield msgspec.structs.replace(advice, sentence=sentence)
+
+
+def _advice_for(bookie: LeavingBookie, *, is_short: bool) -> Callable[[Sequence[LeavingBookie], Sequence[str]], Advice]:
+    """The sentence that fits a bookie; bookies with the same one share it."""
+    if bookie.is_waiting_for_stop:
+        return _stopping
+    if bookie.is_moved:
+        return _written if bookie.waiting_ledgers else _moved
+    if bookie.waiting_ledgers:
+        return _waiting
+    if bookie.is_referenced is False:
+        return _empty
+    return _short if is_short else _left
 
 
 def _the_first(ids: Sequence[str]) -> str:

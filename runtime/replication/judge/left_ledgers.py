@@ -99,8 +99,8 @@ class LeftGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Ledgers that are left for one reason. ``remedy``: what to do before the work is repeated; empty if nothing.
 
     ``severity``: that of the reason, but critical if the end of open ledgers has no live copy, and at least that of the
-    status if there are too few targets. ``command``: one that
-    helps, or says more about the first of them. ``detail``: why the first is left.
+    status if there are too few targets. ``command``: one that helps, or says more about the first of them. ``detail``:
+    why the first is left.
     """
 
     left: Left
