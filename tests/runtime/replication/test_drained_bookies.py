@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bkctl.runtime.ledger.changes import new_ledger, replace_bookies, to_closed, to_in_recovery
 from bkctl.runtime.ledger.metadata import DigestType
-from bkctl.runtime.replication.judge.drained_bookies import DrainedBookie, DrainedTally, closing_step
+from bkctl.runtime.replication.judge.drained_bookies import (
+    DrainedBookie,
+    DrainedTally,
+    closing_step,
+    leaving_bookies_of,
+    leaving_findings,
+)
 
 OPEN = new_ledger(("b1", "b2"), 2, 2, DigestType.CRC32C, b"")
 LABELS = (("application", b"pulsar"), ("pulsar/managed-ledger", b"public/default/persistent/t1"))
 MOVABLE = DrainedBookie(is_referenced=True)
+WAITING = DrainedBookie(is_referenced=True, waiting=frozenset({9, 10}))
+B = "b2:3181"
 
 
 def test_open_ledgers_wait_for_their_writers_and_others_are_moved() -> None:
@@ -39,3 +49,27 @@ def test_a_broker_closes_the_ledgers_of_a_topic() -> None:
         "open ledgers that have no writer are closed by bkctl ledger close 4 5",
         "bkctl ledger close 4 5",
     )
+
+
+@pytest.mark.parametrize(
+    ("drained", "moved", "removed", "is_short", "command"),
+    [
+        (DrainedBookie(), True, True, False, f"bkctl bookie stop {B}"),
+        (DrainedBookie(), True, False, False, "bkctl status --watch"),
+        (None, True, True, False, "bkctl status --watch"),
+        (WAITING, True, True, False, "bkctl ledger close 9 10"),
+        (WAITING, False, False, True, "bkctl ledger close 9 10"),
+        (DrainedBookie(), False, False, True, f"bkctl decommission {B}"),
+        (MOVABLE, False, False, False, f"bkctl bookie drain {B}"),
+        (MOVABLE, False, False, True, f"bkctl bookie undrain {B}"),
+        (None, False, False, False, f"bkctl decommission {B}"),
+    ],
+)
+def test_each_stage_of_a_bookie_that_leaves_has_its_step(
+    *, drained: DrainedBookie | None, moved: bool, removed: bool, is_short: bool, command: str
+) -> None:
+    known = {} if drained is None else {B: drained}
+    leaving = leaving_bookies_of([B], known, [B] if moved else [], [B] if removed else [])
+    (advice,) = leaving_findings(leaving, is_short=is_short)
+    assert advice.command == command
+    assert ("undrain" in advice.sentence) is not moved
