@@ -18,6 +18,9 @@ _WRAPPED_WIDTH_MIN = 20
 """Text is not wrapped where there is less room for it."""
 
 _BREAK = re.compile(r"[ ,]")
+_CONTINUED = " \\"
+_WORD = re.compile(r"(?:'[^']*'|[^\s'])+")
+"""A word of a shell command, with its quoted parts."""
 _VALUE = r"(?:'[^']*'|[^\s']+)"
 _OPTION = rf" --?[a-z][\w-]*(?:[= ]{_VALUE})?"
 _ARGUMENT = rf"(?:{_OPTION}| '[^']*'| [^\s']*[A-Z\d/:={{}}][^\s']*)"
@@ -132,19 +135,19 @@ def block(columns: Sequence[Column], row: Row, width: int | None) -> str:
     return "\n".join(labeled([(column.title, column.cell(row)) for column in columns], width, commands))
 
 
-def labeled(fields: Sequence[tuple[str, str]], width: int | None, unbroken: Collection[str] = ()) -> list[str]:
+def labeled(fields: Sequence[tuple[str, str]], width: int | None, commands: Collection[str] = ()) -> list[str]:
     """Lines of labels and texts, the texts below each other; long ones are wrapped between words, never inside.
 
-    A text that does not fit next to its label begins on the next line. ``unbroken``: labels of texts that must be
-    pasted as they are; the terminal breaks them without a new line.
+    A text that does not fit next to its label begins on the next line. ``commands``: labels of shell commands; one that
+    does not fit continues after a backslash, so that a shell takes its lines as one command.
     """
     indent = max((len(label) for label, _ in fields), default=0) + len(_LABEL_GAP)
     lines = []
     for label, text in fields:
-        if label in unbroken:
-            lines.append(label.ljust(indent) + text)
-            continue
         room = len(text) if width is None else width - indent
+        if label in commands and len(text) > room and width is not None:
+            lines += [label, *(_LABEL_GAP + line for line in _command_lines(text, width - len(_LABEL_GAP)))]
+            continue
         if len(text) > room and (room < _WRAPPED_WIDTH_MIN or room < _longest_word(text)) and width is not None:
             below = wrapped(text, width - len(_LABEL_GAP))
             if max(map(len, below)) + len(_LABEL_GAP) <= width:
@@ -154,6 +157,18 @@ def labeled(fields: Sequence[tuple[str, str]], width: int | None, unbroken: Coll
         lines.append(label.ljust(indent) + first)
         lines += [" " * indent + line for line in more]
     return lines
+
+
+def _command_lines(command: str, width: int) -> list[str]:
+    """The command in lines of at most ``width`` characters, if its words are not longer."""
+    first, *words = _WORD.findall(command)
+    lines = [first]
+    for word in words:
+        if len(lines[-1]) + len(word) + 1 + len(_CONTINUED) <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return [*(line + _CONTINUED for line in lines[:-1]), lines[-1]]
 
 
 def wrapped(text: str, width: int | None) -> list[str]:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
-from bkctl.commands.log.access import LogName, log_nodes, parse_log_name
+from bkctl.commands.log.access import log_nodes, parse_log_name
 from bkctl.commands.rendering import Column, Table, time_text
-from bkctl.commands.session import open_session
+from bkctl.commands.session import Session, open_session
+from bkctl.commands.several import in_turn
 from bkctl.runtime.errors import MetadataFormatError
 from bkctl.runtime.metadata.ledger_logs.format import LedgerLog
 from bkctl.storage.words import size
@@ -57,11 +62,21 @@ def _summary(log: LedgerLog) -> dict[str, object]:
 
 
 @command("show", example="log show orders")
-async def show(context: CommandContext, name: LogName) -> None:
-    """Show the settings of a log, its last writer and its ledgers. A writer that ended stays the last one."""
-    parse_log_name(name)
+async def show(
+    context: CommandContext, names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of logs")]
+) -> None:
+    """Show the settings of logs, their last writers and their ledgers. A writer that ended stays the last one."""
+    for each in names:
+        parse_log_name(each)
     async with open_session(context) as session:
-        found = await log_nodes(session).read(name)
+        with in_turn(context, names) as turns:
+            for name in turns.ids:
+                with turns.turn():
+                    await _show_log(context, session, name)
+
+
+async def _show_log(context: CommandContext, session: Session, name: str) -> None:
+    found = await log_nodes(session).read(name)
     log = found.value
     ledgers = [
         {"ledger_id": str(each.ledger_id), "first_position": each.first_position, "created": time_text(each.created_ms)}

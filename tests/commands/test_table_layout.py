@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import shlex
+import subprocess
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -168,10 +170,27 @@ def test_a_command_stays_on_one_line_so_that_it_can_be_pasted() -> None:
         "writable: nothing else",
     ]
     assert wrapped(f"to continue: {command}", 40) == ["to continue:", command]
-    shown = screen(40)
+
+
+def test_a_shell_takes_the_lines_of_a_long_command_as_one_command() -> None:
+    words = ["failed-bookie", "b1.example.com:3181", "b2.example.com:3181", "--resume", "/a b/job.sqlite", "-y"]
+    command = shlex.join(["printf", "%s|", *words])
     rows = [{"id": "1", "finding": "all is " + "not " * 12 + "well", "command": command}]
+    shown = screen(40)
     shown.console.rows(Table("Things", Column("id", "ID"), Column("finding", "FINDING"), Column("command", "DO")), rows)
-    assert f"DO       {command}" in shown.out.getvalue().splitlines()
+    lines = shown.out.getvalue().splitlines()
+    pasted = lines[lines.index("DO") + 1 :]
+    assert len(pasted) > 2
+    assert all(len(line) <= 40 for line in pasted)
+    assert subprocess.check_output(["sh", "-c", "\n".join(pasted)], text=True) == "".join(f"{word}|" for word in words)
+
+
+def test_a_command_that_fits_below_its_label_stays_whole() -> None:
+    assert labeled([("FINDING", "b1 is down"), ("COMMAND", "bkctl bookie show 127.0.0.1:3181")], 40, ["COMMAND"]) == [
+        "FINDING  b1 is down",
+        "COMMAND",
+        "  bkctl bookie show 127.0.0.1:3181",
+    ]
 
 
 @pytest.mark.parametrize(

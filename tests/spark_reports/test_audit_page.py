@@ -114,6 +114,16 @@ def test_a_lost_ledger_is_not_also_an_unavailable_one() -> None:
     assert sum(tiles.values()) == summary.ledgers
 
 
+def test_parts_of_the_bar_with_one_colour_are_named_in_its_order() -> None:
+    summary = msgspec.structs.replace(REPORT.summary, at_risk=3, unavailable=3, lost=2, unreadable=0)
+    page = report_page(msgspec.structs.replace(REPORT, summary=summary))
+    parts = re.findall(r'<rect class="part [^>]*><title>([^:]+): ([^<]+)</title>', page)
+    legend = re.search(r"From left to right: ([^<]+)\.</p>", page)
+    assert legend is not None
+    assert legend[1] == ", ".join(f"{count} {label}" for label, count in parts)
+    assert "3 at risk, 1 unavailable, 2 lost" in legend[1]
+
+
 def test_the_verdict_and_what_to_do_come_first() -> None:
     page = report_page(REPORT)
     sentence = "1 ledger has no live copy; start bookie-3:3181 or bookie-4:3181"

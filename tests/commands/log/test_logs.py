@@ -59,7 +59,13 @@ def test_a_log_that_needs_more_bookies_than_there_are_is_created_with_a_warning(
     created = cluster.run("log", "create", "c", "--ensemble", "9")
     assert created.exit_code == 0, created
     assert "9 writable bookies are needed" in created.stderr
-    assert cluster.run("log", "show", "c").exit_code == 0
+    assert cluster.run("log", "create", "c2", "--ensemble", "1", "-W", "1", "-A", "1").exit_code == 0
+    shown = cluster.run("log", "show", "c", "c2", "missing", "c")
+    assert (shown.exit_code, [(each["name"], each["ensemble_size"]) for each in shown.json()["items"]]) == (
+        4,
+        [("c", 9), ("c2", 1)],
+    )
+    assert "there is no log missing" in shown.stderr
 
 
 def test_a_ledger_that_a_log_needs_is_not_deleted_and_a_log_that_lost_one_says_what_to_do(
