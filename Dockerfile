@@ -2,7 +2,8 @@
 #
 #   docker build -t registry.example.com/bkctl:0.1.0 .
 #
-# It has neither Java nor Spark: only "bkctl audit --spark" and "bkctl dev" need them.
+# For x86-64. On arm64, where plyvel has no wheel, the first stage also needs g++ and libleveldb-dev, the second
+# libleveldb1d. It has neither Java nor Spark: only "bkctl audit --spark" and "bkctl dev" need them.
 
 FROM python:3.12-slim AS build
 WORKDIR /source

@@ -105,8 +105,8 @@ def _read(path: str) -> str:
 
 def _link_text(text: str, target: str, pages: dict[str, str]) -> str:
     """A link as a reader of plain text needs it: the page that it leads to, by the name that prints it."""
-    stem = os.path.splitext(os.path.basename(target.partition("#")[0]))[0]
-    name = next((each for each in pages if each.rpartition("/")[2] == stem), None)
+    stem, extension = os.path.splitext(os.path.basename(target.partition("#")[0]))
+    name = next((each for each in pages if extension == ".md" and each.rpartition("/")[2] == stem), None)
     return text if name is None else f"{text} (bkctl help {name})"
 
 

@@ -157,9 +157,10 @@ def paths_in(document: Any) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("file_name", ["bookie-alerts.yml", "autorecovery-alerts.yml"])
-def test_each_metric_in_the_alerts_exists(file_name: str) -> None:
+def test_each_alert_is_in_the_index_by_symptom_and_its_metrics_exist(file_name: str) -> None:
     rules = [rule for group in yaml.safe_load(read(f"docs/examples/{file_name}"))["groups"] for rule in group["rules"]]
     assert len(rules) > 5
+    assert [rule["alert"] for rule in rules if f"`{rule['alert']}`" not in read("docs/runbooks/by-symptom.md")] == []
     names = {metric.name for metric in (*CATALOGUE, *catalogue_of(lambda: 0))}
     names |= {f"{name}{suffix}" for name in names for suffix in ("_count", "_sum")}
     used = {name for rule in rules for name in re.findall(r"\b(?:bookie|bookkeeper|bkctl)_\w+", rule["expr"])}

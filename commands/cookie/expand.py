@@ -53,6 +53,7 @@ async def expand(
             if not await _require_expansion(own):
                 sentence = f"the cookies of bookie {own_id} match its settings: nothing to do"
                 return session.plan(subject=own_id, summary=(sentence,)), (node, [])
+            own.require_directories()
             await require_unused(context, session, own_id, _advice(own_id))
             rows = difference_rows(decode_node(session.cookies.path(own_id), node, decode_cookie), own.expected)
             path, version = session.cookies.path(own_id), node.stat.version

@@ -50,12 +50,16 @@ class OwnBookie(NamedTuple):
         await require_not_registered(self.session, bookie_id)
         return msgspec.structs.replace(evidence, ledgers_naming=references.counts_at_most)
 
-    @asynccontextmanager
-    async def locked(self, _: Change) -> AsyncIterator[None]:
-        """Hold the locks of all directories, which must exist; DirectoryLockedError while the bookie runs."""
+    def require_directories(self) -> None:
+        """RefusedError if one of the directories does not exist."""
         for path in self.config.storage.all_directories:
             if not self.file_system.exists(path):
                 raise RefusedError(f"nothing was changed: {path} is missing: mount its disk, or create the directory")
+
+    @asynccontextmanager
+    async def locked(self, _: Change) -> AsyncIterator[None]:
+        """Hold the locks of all directories, which must exist; DirectoryLockedError while the bookie runs."""
+        self.require_directories()
         locks = lock_directories(self.file_system, self.config.storage)
         try:
             yield

@@ -55,6 +55,7 @@ def test_links_lead_to_pages(run_main: RunMain) -> None:
     page = run_main("help", "lost-index").stdout
     assert "see a lost disk (bkctl help lost-disk)" in page
     assert ".md" not in page
+    assert "| autorecovery.yml |" in run_main("help", "kubernetes").stdout, "a file that is no page"
 
 
 def test_a_command_wins_over_a_page_and_a_wrong_name_gets_a_hint(run_main: RunMain) -> None:

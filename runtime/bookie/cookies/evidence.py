@@ -169,9 +169,10 @@ def is_expansion(evidence: Evidence) -> bool:
         return False
     paths = {path for cookie in before for path in (*cookie.ledger_directories, *cookie.effective_index_directories)}
     paths |= {path for cookie in before for path in cookie.journal_directories}
-    lacking = [directory for directory in evidence.directories if not directory.is_stamped]
-    return all(
-        directory.path not in paths and not directory.has_files and directory.trouble is None for directory in lacking
+    is_new = [directory.path not in paths for directory in evidence.directories]
+    return any(is_new) and all(
+        directory.is_stamped or (new and not directory.has_files and directory.trouble is None)
+        for directory, new in zip(evidence.directories, is_new, strict=True)
     )
 
 

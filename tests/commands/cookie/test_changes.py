@@ -257,7 +257,10 @@ def test_cookies_of_java(host: BookieHost) -> None:
 def test_expand_an_empty_bookie(host: BookieHost) -> None:
     host.boot()
     host.name_directories("j", "l1 l2 l3")
-    assert host.cookie("expand", "--yes").exit_code == 3, "the new directory is to be there: a missing disk is none"
+    for option in ("--yes", "--dry-run"):
+        missing = host.cookie("expand", option)
+        assert missing.exit_code == 3, "the new directory is to be there: a missing disk is none"
+        assert "l3 is missing: mount its disk" in missing.stderr
     (host.directory / "l3").mkdir()
     found = host.verify()
     assert str(found["command"]).startswith("bkctl cookie expand")

@@ -226,6 +226,14 @@ def test_a_cookie_of_no_instance_in_a_cluster_that_has_one(host: BookieHost) -> 
     assert "restore the old INSTANCEID" not in str(found["sentence"])
 
 
+def test_directories_in_another_order_are_not_more_directories(host: BookieHost) -> None:
+    host.boot()
+    host.name_directories("j", "l2 l1")
+    assert host.verify()["cause"] == "number or order of directories changed"
+    refused = host.cookie("expand", "--yes")
+    assert (refused.exit_code, "more directories" in refused.stderr) == (3, False)
+
+
 @pytest.mark.parametrize("case", ["swapped", "one more"])
 def test_the_old_list_is_in_the_command(host: BookieHost, case: str) -> None:
     host.boot(4, 5)
