@@ -26,7 +26,7 @@ from bkctl.runtime.admin.calls import BKCTL_API, CREDENTIALS_BYTES, process_of
 from bkctl.runtime.admin.client import AdminClient
 from bkctl.runtime.errors import BookieTimeoutError, BookieUnavailableError
 from bkctl.runtime.metadata.cluster.operation_lock import moved_bookies
-from bkctl.runtime.replication.judge.advice import LEAVES_CLUSTER
+from bkctl.runtime.replication.judge.drained_bookies import is_drain_order
 from bkctl.runtime.replication.survey.status import read_drained
 from bkctl.runtime.replication.survey.stop_scan import operations_on
 from bkctl.storage.errors import BkctlError
@@ -84,7 +84,7 @@ def _effect(bookie_id: str, awaited: Collection[str]) -> str:
 async def _drains(context: CommandContext, states: Sequence[StateAnswer]) -> tuple[list[str], list[str]]:
     """What a drain does, or has left to do, with bookies that it made read-only, and those of them whose stop a
     decommission waits for; asks ZooKeeper for a short time."""
-    ids = [each.bookie_id for each in states if each.operator and each.operator.reason.startswith(LEAVES_CLUSTER)]
+    ids = [each.bookie_id for each in states if each.operator and is_drain_order(each.operator.reason)]
     if not ids:
         return [], []
     zookeeper = msgspec.structs.replace(context.settings.zookeeper, operation_timeout_s=_ZOOKEEPER_TIMEOUT_S)

@@ -76,6 +76,35 @@ def test_what_stops_a_bookie_names_the_drain_that_empties_it(
     assert not any("'bookie drain' by " in found.stdout + found.stderr for found in others)
 
 
+def test_the_advice_after_an_interrupted_drain_is_not_refused(
+    start_cluster: Callable[[int], Cluster], tmp_path: Path
+) -> None:
+    cluster, log = start_cluster(4), tmp_path / "log"
+    write(cluster, 2, ledgers=20)
+    leaving, down = (cluster.bookies[index].id for index in (0, 3))
+    drain = f"bkctl bookie drain {leaving} --accept-risk"
+
+    def begin(command: str) -> None:
+        with running(cluster, log, *command.split()[1:], "--copy-rate", "64"):
+            wait_until(lambda: "a command is moving" in findings(cluster).get("bookies_leaving", {}).get("finding", ""))
+
+    begin(without := drain.removesuffix(" --accept-risk"))
+    assert findings(cluster)["bookies_leaving"]["command"] == without
+    cluster.stop_bookie(down)
+    assert cluster.run(*without.split()[1:], "-n").exit_code == 3
+    begin(drain)
+    assert f"to continue: {drain} " in log.read_text()
+    for is_down in (True, False):
+        if not is_down:
+            cluster.start_bookie(down)
+        assert findings(cluster)["bookies_leaving"]["command"] == drain
+        assert ("bookies_down" in findings(cluster)) == is_down
+        say_the_same(cluster, leaving)
+    cluster.stop_bookie(down)
+    run_printed(cluster, drain, "--yes")
+    assert findings(cluster)["bookies_leaving"]["command"] == f"bkctl decommission {leaving} --accept-risk"
+
+
 def test_the_status_says_that_a_decommission_waits_for_the_stop(
     start_cluster: Callable[[int], Cluster], tmp_path: Path
 ) -> None:

@@ -225,10 +225,12 @@ def _writers_stop(status: ClusterFacts) -> Advice | None:
 
 def _read_only_findings(status: ClusterFacts) -> Iterator[Advice]:
     bookies = [each for each in status.bookies or () if each.is_writable is False and each.out_of_space is None]
-    leaving = [each.bookie_id for each in bookies if each.leaves(status.recovering)]
+    leaving = {each.bookie_id: each.order for each in bookies if each.leaves(status.recovering)}
     others = [each.bookie_id for each in bookies if each.bookie_id not in leaving]
     of_leaving = leaving_bookies_of(leaving, status.drained, status.recovering, status.removing)
-    yield from leaving_findings(of_leaving, is_short=_writers_stop(status) is not None)
+    is_marked = status.marks is not None and status.marks.at_least > 0
+    is_at_risk = is_marked or _down_total(status, status.down) > 0
+    yield from leaving_findings(of_leaving, is_short=_writers_stop(status) is not None, is_at_risk=is_at_risk)
     if others:
         said = f"{these_bookies(others, 'is', 'are')} read-only"
         yield Advice(Severity.INFORMATION, "bookies_read_only", said, f"bkctl bookie state {others[0]}")
