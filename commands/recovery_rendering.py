@@ -185,6 +185,8 @@ def plan_summary(plan: RecoveryPlan, policy: Policy = DEFAULT_POLICY, drain_wait
             opened.append(ledger)
     summary = _movable_sentences(plan, movable, partly, lost, policy.pace)
     if not plan.ledgers:
+        if plan.unreadable:
+            scanned = f"{counted(plan.ledgers_scanned - len(plan.unreadable), 'ledger')} that can be read"
         summary.append(f"nothing to recover: none of {scanned} needs to be moved from {', '.join(plan.bookie_ids)}")
     summary += _open_ledger_sentences(opened, policy, is_drain=plan.is_drain, drain_wait_s=drain_wait_s)
     if plan.ledgers and plan.placement:
@@ -234,7 +236,8 @@ def plan_findings(
     if plan.unreadable:
         ids = shortened([failure.ledger_id for failure in plan.unreadable])
         warnings.append(
-            f"will skip {counted(len(plan.unreadable), 'ledger')}: the metadata cannot be read (ledger {ids})"
+            f"will skip {counted(len(plan.unreadable), 'ledger')}, which may reference {', '.join(plan.bookie_ids)}: "
+            f"the metadata cannot be read (ledger {ids}): {plan.unreadable[0].detail}"
         )
     found = [PlanFinding(Severity.WARNING, each) for each in warnings]
     if lost:

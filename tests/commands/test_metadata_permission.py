@@ -65,6 +65,29 @@ def test_ledgers_without_permission_while_a_bookie_is_down(cluster: Cluster, bel
         permissions.close()
 
 
+def test_a_drain_leaves_a_ledger_that_this_user_may_not_read(start_cluster: Callable[[int], Cluster]) -> None:
+    cluster = start_cluster(4)
+    write(cluster, 3, ledgers=4)
+    bookie = cluster.bookies[0].id
+    permissions = Permissions(cluster.metadata_uri)
+    *_, path = permissions.tree(f"{permissions.root}/00")
+    permissions.limit(path)
+    drain = ("bookie", "drain", bookie, "-o", "json")
+    try:
+        planned = cluster.run(*drain, "-n")
+        assert (planned.exit_code, planned.json()["ledgers_unreadable"]) == (10, 1), planned
+        left = cluster.run(*drain, "--yes")
+        assert left.exit_code == 11, left
+        assert [failure["count"] for failure in left.json()["failures"]] == [1]
+        assert f"{path}: no permission" in left.json()["verdict"]
+        assert left.json()["ledgers_repaired"] == planned.json()["ledgers"]
+        assert cluster.run(*drain, "-n").json()["ledgers"] == 0
+    finally:
+        permissions.lift(path)
+        permissions.close()
+    assert cluster.run(*drain, "--yes").json()["remaining_ledgers"] == []
+
+
 def test_ledgers_that_this_user_may_not_change_are_left_with_the_reason(
     start_cluster: Callable[[int], Cluster],
 ) -> None:
