@@ -105,6 +105,25 @@ def test_the_advice_after_an_interrupted_drain_is_not_refused(
     assert findings(cluster)["bookies_leaving"]["command"] == f"bkctl decommission {leaving} --accept-risk"
 
 
+def test_a_bookie_that_a_drain_has_emptied_is_stopped_without_a_loss(start_cluster: Callable[[int], Cluster]) -> None:
+    cluster = start_cluster(4)
+    write(cluster, 2, ledgers=8)
+    emptied, other, third = (each.id for each in cluster.bookies[:3])
+
+    def planned(*bookie_ids: str) -> str:
+        return cluster.run("bookie", "stop", *bookie_ids, "-n", "-o", "table").stdout
+
+    one_less = "bookie {} will end; its ledgers have one copy less until it runs again\n"
+    without_loss = f"bookie {emptied} will end; no ledger references it, so no ledger has fewer copies\n"
+    assert planned(emptied).startswith(one_less.format(emptied))
+    assert cluster.run("bookie", "drain", emptied, "--yes").exit_code == 0
+    assert planned(emptied).startswith(without_loss)
+    both = planned(emptied, other)
+    assert both.startswith(without_loss + one_less.format(other)), both
+    assert "restart-check" not in both, "only one of them has copies"
+    assert f"restart-check {other} {third} tells" in planned(emptied, other, third)
+
+
 def test_the_status_says_that_a_decommission_waits_for_the_stop(
     start_cluster: Callable[[int], Cluster], tmp_path: Path
 ) -> None:
