@@ -116,12 +116,11 @@ async def open_change(
     this machine in directories that the caller has locked. ``is_locked`` False: no lock, for one small change.
     ``bookie_ids``: only these bookies are locked, and other operations may run at the same time. ``outlast`` waits
     for ZooKeeper: the work goes on after an outage, and takes a lost lock again. ``table``, ``totals``: of the plan.
-    ``shown``: how the command ends if only the plan was requested.
 
-    PlanShown ends the command when only the plan was requested. RefusedError without a confirmation, while Pulsar
-    migrates its metadata to another store, or when undo data or audit trail cannot be written; for a reversible plan, a
-    failing audit trail is only a warning. ConflictError while another operation holds the lock. ChangeCutOffError when
-    ZooKeeper becomes unavailable meanwhile.
+    PlanShown ends the command with ``shown`` when only the plan was requested. RefusedError without a confirmation,
+    while Pulsar migrates its metadata to another store, or when undo data or audit trail cannot be written; for a
+    reversible plan, a failing audit trail is only a warning. ConflictError while another operation holds the lock.
+    ChangeCutOffError when ZooKeeper becomes unavailable meanwhile.
     """
     plan = _filled_in(context, plan)
     if context.settings.is_rehearsal and store is not None and is_locked:
