@@ -238,12 +238,13 @@ def test_one_ledger_that_may_not_be_read_is_left(operator: Operator, words: tupl
         left = operator.run(*words, DEAD, "-o", "json", "--yes")
         assert left.exit_code == 11, left
         report = left.json()
-        assert "1 has metadata that cannot be read (the ledger metadata cannot be read: " in report["verdict"]
-        assert f"{path}: no permission" in report["verdict"]
+        assert f"1 has metadata that cannot be read ({path}: no permission: " in report["verdict"]
         assert "--unreadable" not in left.stdout + left.stderr, "it may be in order"
         assert DEAD not in ensemble_of(operator, 0)
         only = operator.run("recover", DEAD, "-n")
         assert (only.exit_code, "none of 1 ledger that can be read" in only.stdout) == (10, True), only
+        other = operator.run("recover", "b9:3181", "-n")
+        assert (other.exit_code, "no ledger that can be read references it" in other.stderr) == (4, True), other
     again = shlex.split(report["verdict"].partition("then continue with: bkctl ")[2])
     operator.succeed(*again)
     assert DEAD not in ensemble_of(operator, 1)

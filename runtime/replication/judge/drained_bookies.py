@@ -17,6 +17,8 @@ LEAVES_CLUSTER = "leaves the cluster"
 """What a drain notes at a bookie as the reason for read-only mode, before the operator's name in parentheses."""
 LEAVES_AT_RISK = f"{LEAVES_CLUSTER}, risk accepted"
 """The same, of a drain with ``--accept-risk``."""
+_ACCEPT_RISK = " --accept-risk"
+_NEEDED_NOW, _AS_BEGUN = "it is needed while others are down or ledgers are marked", "as the drain had it"
 _TOPICS_NAMED_MAX = 10
 
 
@@ -139,14 +141,21 @@ def leaving_bookies_of(
 def leaving_findings(bookies: Sequence[LeavingBookie], *, is_short: bool, is_at_risk: bool) -> Iterator[Advice]:
     """What a command does with them now, or what is left to do. ``is_short``: too few bookies are writable.
     ``is_at_risk``: others are down, or ledgers are marked, so that a bookie leaves only with ``--accept-risk``."""
-    if is_at_risk:
-        bookies = [msgspec.structs.replace(each, is_risk_accepted=True) for each in bookies]
+    bookies = [
+        # Nothing that was accepted is about a bookie without ledgers: only the rest of the cluster is checked.
+        msgspec.structs.replace(
+            each, is_risk_accepted=is_at_risk or (each.is_risk_accepted and each.is_referenced is not False)
+        )
+        for each in bookies
+    ]
     for advise in (_stopping, _moved, _written, _left, _short, _waiting, _empty):
         group = [each for each in bookies if _advice_for(each, is_short=is_short) is advise]
         if group:
             ids = [each.bookie_id for each in group]
             advice = advise(group, ids)
             sentence = f"{these_bookies(ids, 'leaves', 'leave')} the cluster, read-only{advice.sentence}"
+            if _ACCEPT_RISK in sentence:
+                sentence += f" ({_ACCEPT_RISK.strip()}: {_NEEDED_NOW if is_at_risk else _AS_BEGUN})"
             if not any(each.is_moved or each.is_waiting_for_stop for each in group):
                 sentence += f"; to keep {_the_first(ids)}: bkctl bookie undrain {ids[0]}"
             yield msgspec.structs.replace(advice, sentence=sentence)
@@ -218,7 +227,7 @@ def _left(group: Sequence[LeavingBookie], ids: Sequence[str]) -> Advice:
 
 def _option(group: Sequence[LeavingBookie]) -> str:
     """What a command for these bookies needs, if the check of the cluster refused it without."""
-    return " --accept-risk" if any(each.is_risk_accepted for each in group) else ""
+    return _ACCEPT_RISK if any(each.is_risk_accepted for each in group) else ""
 
 
 def _closing_step(waiting: Sequence[LeavingBookie]) -> tuple[int, str, str | None]:

@@ -66,7 +66,8 @@ class RecoveryScan:
         await self._require_targets(demand)
         plan = await self.scan(demand)
         if not demand.may_be_gone:
-            await self._require_known(plan.unreferenced, "none of these ledgers" if demand.ledger_ids else "no ledger")
+            none_of = "none of these ledgers" if demand.ledger_ids else "no ledger"
+            await self._require_known(plan.unreferenced, none_of + (" that can be read" if plan.unreadable else ""))
         broken = rule_counts(plan.totals.broken_rules)
         if demand.only_targets and broken and self.config.placement is PlacementMode.STRICT:
             rules = ", ".join(f"{rule}: {count}" for rule, count in broken.items())
