@@ -89,7 +89,8 @@ def status_findings(status: ClusterFacts) -> list[Advice]:
         sentence = f"ZooKeeper took {status.zookeeper_ms:.0f} ms to answer"
         found.append(Advice(Severity.WARNING, "zookeeper", sentence, "bkctl cluster info"))
     found += unknown_findings(status.unknown)
-    return worst_first([readable(each, status.refused) for each in found])
+    is_some_movable = status.references is not None and bool(status.references.referenced)
+    return worst_first([readable(each, status.refused, is_some_movable=is_some_movable) for each in found])
 
 
 def _root_findings(root: RootStatus | None) -> Iterator[Advice]:
@@ -315,12 +316,14 @@ def unknown_findings(unknown: Mapping[str, str]) -> Iterator[Advice]:
         yield Advice(Severity.WARNING, part, f"{subject} unknown: {reason}", command)
 
 
-def readable(advice: Advice, refused: Collection[str]) -> Advice:
-    """With a command that does not read what ZooKeeper refuses. ``refused``: parts that this user may not read."""
+def readable(advice: Advice, refused: Collection[str], *, is_some_movable: bool = False) -> Advice:
+    """With a command that does not read what ZooKeeper refuses. ``refused``: parts that this user may not read.
+    ``is_some_movable``: a recovery moves some ledgers that can be read, and leaves those that cannot."""
     if advice.part in refused:
         sentence = f"{advice.sentence}, or let this user in (zkCli: getAcl, setAcl)"
         return msgspec.structs.replace(advice, sentence=sentence, command=_PERMISSION)
-    needed = {"ledgers"} if (advice.command or "").startswith("bkctl recover ") else set[str]()
+    is_recovery = (advice.command or "").startswith("bkctl recover ")
+    needed = {"ledgers"} if is_recovery and not is_some_movable else set[str]()
     if advice.command == AUTORECOVERY_STATUS:
         needed = _UNKNOWN.keys() - {"ledgers"}
     return advice if needed.isdisjoint(refused) else msgspec.structs.replace(advice, command=_PERMISSION)
