@@ -101,8 +101,8 @@ def command(
                 require_not_read_only(context.settings, is_outside_cluster=is_outside_cluster)
             try:
                 return run_function(context, **arguments)
-            except PlanShown:
-                return Outcome.OK
+            except PlanShown as shown:
+                return shown.outcome
 
         run.__doc__ = function.__doc__
         vars(run).update(effects=effects, taken=taken)

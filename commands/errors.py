@@ -45,7 +45,11 @@ class ChangeCutOffError(MetadataUnavailableError):
 
 
 class PlanShown(BkctlError):  # noqa: N818  it is not a failure
-    """The plan was shown or saved, as ``--dry-run`` and ``--plan-out`` request: ends the command, mostly with 0."""
+    """The plan was shown or saved, as ``--dry-run`` and ``--plan-out`` request: ends the command with ``outcome``."""
+
+    def __init__(self, message: str, outcome: Outcome) -> None:
+        super().__init__(message)
+        self.outcome = outcome
 
 
 class WaitTimeoutError(BkctlError):

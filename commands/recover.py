@@ -30,6 +30,7 @@ from bkctl.commands.replication_access import (
     ReplicationAccess,
     find_shortage,
     note_end,
+    plan_outcome,
     policy_of,
     removed_of,
     replication_access,
@@ -100,7 +101,7 @@ async def failed_bookie(
         plan = (await with_startable(access, found)).change_plan(found)
         job_file: str | None = None
         if not found.ledgers:
-            nothing_to_change(context, plan, table=PLAN_TABLE, totals=plan_body(found))
+            nothing_to_change(context, plan, table=PLAN_TABLE, totals=plan_body(found), shown=plan_outcome(found))
             report = await recovery.run(found)
         else:
             async with (

@@ -273,8 +273,9 @@ def _sentences(found: InPlacePlan, pace: CopyPace) -> list[str]:
             "bkctl's bookies"
         )
     targets = {each.bookie_id for _, each in writes}
-    sentences += time_to_copy(found.bytes_estimate, pace, 0 if moves else len(targets))
-    if not found.to_repair:
+    if found.to_repair:
+        sentences += time_to_copy(found.bytes_estimate, pace, 0 if moves else len(targets))
+    else:
         sentences.append(_why_nothing(found, verified))
     failed = sum(each.copies for _, each in writes if each.states == (CopyState.FAILED,))
     if failed:

@@ -185,6 +185,8 @@ def plan_summary(plan: RecoveryPlan, policy: Policy = DEFAULT_POLICY, drain_wait
             opened.append(ledger)
     summary = _movable_sentences(plan, movable, partly, lost, policy.pace)
     if not plan.ledgers:
+        if plan.unreadable:
+            scanned = f"{counted(plan.ledgers_scanned - len(plan.unreadable), 'ledger')} that can be read"
         summary.append(f"nothing to recover: none of {scanned} needs to be moved from {', '.join(plan.bookie_ids)}")
     summary += _open_ledger_sentences(opened, policy, is_drain=plan.is_drain, drain_wait_s=drain_wait_s)
     if plan.ledgers and plan.placement:
@@ -234,7 +236,8 @@ def plan_findings(
     if plan.unreadable:
         ids = shortened([failure.ledger_id for failure in plan.unreadable])
         warnings.append(
-            f"will skip {counted(len(plan.unreadable), 'ledger')}: the metadata cannot be read (ledger {ids})"
+            f"will skip {counted(len(plan.unreadable), 'ledger')}, which may reference {', '.join(plan.bookie_ids)}: "
+            f"the metadata cannot be read (ledger {ids}): {plan.unreadable[0].detail}"
         )
     found = [PlanFinding(Severity.WARNING, each) for each in warnings]
     if lost:
@@ -284,6 +287,8 @@ def _movable_sentences(
 
 def time_to_copy(bytes_to_copy: int, pace: CopyPace, targets: int) -> tuple[str, ...]:
     """How long copies take at least, as far as their limits say, in a sentence; without a limit, at an assumed rate."""
+    if not bytes_to_copy:
+        return ("how long it takes shows only when it runs",)
     limits: list[tuple[float, str]] = []
     if pace.bytes_per_s:
         limits.append((bytes_to_copy / pace.bytes_per_s, f"{size(pace.bytes_per_s)}/s"))
@@ -291,12 +296,11 @@ def time_to_copy(bytes_to_copy: int, pace: CopyPace, targets: int) -> tuple[str,
         rate = pace.bytes_per_s_per_bookie
         limits.append((bytes_to_copy / rate / targets, f"{size(rate)}/s for each bookie"))
     if limits:
-        return time_at_limit(*max(limits))
+        return time_at_limit(*max(limits)) or (f"the limit of {max(limits)[1]} delays it by less than 1 s",)
     time_s = bytes_to_copy / _ASSUMED_BYTES_PER_S
-    if time_s < 1:
-        return ()
-    assumed = f"about {duration(time_s)} at {size(_ASSUMED_BYTES_PER_S)}/s"
-    return (f"would take {assumed}; how fast it is shows only when it runs (no --copy-rate)",)
+    assumed = "less than 1 s" if time_s < 1 else f"about {duration(time_s)}"
+    at_rate = f"{assumed} at {size(_ASSUMED_BYTES_PER_S)}/s"
+    return (f"would take {at_rate}; how fast it is shows only when it runs (no --copy-rate)",)
 
 
 def _open_ledger_sentences(

@@ -115,6 +115,7 @@ class ReplicationAccess(NamedTuple):
             table=table,
             totals=plan_body(self._shown(found), self.policy),
             outlast=self.recovery.outage.outlast,
+            shown=plan_outcome(found),
         )
 
     def _shown(self, found: RecoveryPlan) -> RecoveryPlan:
@@ -128,6 +129,11 @@ class ReplicationAccess(NamedTuple):
             bookies = these_bookies(list(self.refusing), "refuses", "refuse")
             sentence = f"{bookies} this client, so nothing can be copied to or from there: {causes_text(self.refusing)}"
             yield PlanFinding(Severity.WARNING, sentence)
+
+
+def plan_outcome(found: RecoveryPlan) -> Outcome:
+    """How a command ends that only shows the plan: ledgers that could not be read may have to be moved, too."""
+    return Outcome.FINDINGS if found.unreadable else Outcome.OK
 
 
 def policy_of(

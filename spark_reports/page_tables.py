@@ -154,13 +154,13 @@ class LedgerReasons(msgspec.Struct, frozen=True):
 
 def page_tables(report: AuditReport) -> list[PageTable]:
     """All tables that have rows."""
-    return [page_table(report, name) for name in TITLES if getattr(report, name)]
+    return [page_table(report, name) for name in TITLES if _rows(report, name)]
 
 
 def page_table(report: AuditReport, name: str) -> PageTable:
     """One of the report's tables, at most ``TABLE_ROWS_MAX`` rows of it."""
     fields = _COLUMNS.get(name, TABLES[name].__struct_fields__)
-    rows_stored = len(getattr(report, name))
+    rows_stored = len(_rows(report, name))
     rows_total = _total(report.summary, name, rows_stored)
     return _table(name, TITLES[name], fields, _shown_rows(report, name), (rows_stored, rows_total))
 
@@ -250,8 +250,17 @@ def _not_closed(state: str, is_closable: bool | None) -> Iterator[str]:
         yield f"it is {state.replace('_', ' ')}, and {able}"
 
 
+def _rows(report: AuditReport, name: str) -> Sequence[msgspec.Struct]:
+    """The rows that the page counts: a bookie that is down, or a rack with only such, is not lost in addition."""
+    if name != "losses":
+        return getattr(report, name)  # type: ignore[no-any-return]
+    registered = [each for each in report.bookies if each.mode != "unregistered"]
+    here = {("bookie", each.bookie_id) for each in registered} | {("rack", each.rack) for each in registered}
+    return [each for each in report.losses if each.kind == "set" or (each.kind, each.name) in here]
+
+
 def _shown_rows(report: AuditReport, name: str) -> Sequence[msgspec.Struct]:
-    rows: Sequence[msgspec.Struct] = getattr(report, name)
+    rows = _rows(report, name)
     if name == "under_replicated":
         severity = {state.value: -number for number, state in enumerate(ReplicationState)}
         rows = sorted(rows, key=lambda row: severity[row.replication])  # type: ignore[attr-defined]

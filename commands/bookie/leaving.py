@@ -65,7 +65,7 @@ from bkctl.runtime.metadata.store import Node
 from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.replication.close.given_up_record import GivenUpRecord
 from bkctl.runtime.replication.config import OpenLedgers
-from bkctl.runtime.replication.judge.advice import LEAVES_CLUSTER
+from bkctl.runtime.replication.judge.drained_bookies import LEAVES_AT_RISK, LEAVES_CLUSTER
 from bkctl.runtime.replication.judge.stop_verdict import StopVerdict
 from bkctl.runtime.replication.run.decommission import Decommission, DecommissionPlan, DecommissionReport
 from bkctl.runtime.replication.run.drain import DrainHooks, OpenLedger
@@ -245,7 +245,8 @@ class _Run:
             if (await watch.read(live)).writable and not request.is_risk_accepted:
                 require_accepted(context, await _check_cluster(session, self.access, self.found), request)
             lock.require_held()
-            await switch.make_read_only(live, request.wait_s, LEAVES_CLUSTER, self._note_asked)
+            reason = LEAVES_AT_RISK if request.is_risk_accepted else LEAVES_CLUSTER
+            await switch.make_read_only(live, request.wait_s, reason, self._note_asked)
             self.work.state = (stays_read_only(live),)
 
     def _note_asked(self, bookie_ids: Sequence[str]) -> None:

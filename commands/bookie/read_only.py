@@ -15,6 +15,7 @@ from bkctl.runtime.admin.api import StateAnswer
 from bkctl.runtime.admin.calls import AdminCredentials
 from bkctl.runtime.admin.client import AdminClient
 from bkctl.runtime.errors import AdminAccessError, AuthenticationError, BookieError, RefusedError
+from bkctl.runtime.replication.judge.drained_bookies import LEAVES_AT_RISK, is_drain_order
 from bkctl.runtime.replication.run.drain import ModeWatch
 from bkctl.storage.errors import BkctlError
 
@@ -108,7 +109,9 @@ class BookieSwitch:
     async def _set(self, bookie_id: str, mode: Mode, reason: str | None) -> StateAnswer:
         async with admin_of(self._context, self._session, bookie_id, self._credentials) as client:
             state = await self._state(client)
-            if is_mode_set(state, mode, None):
+            order = "" if state.operator is None else state.operator.reason
+            is_risk_new = reason == LEAVES_AT_RISK and is_drain_order(order) and not order.startswith(LEAVES_AT_RISK)
+            if is_mode_set(state, mode, None) and not is_risk_new:
                 return state
             try:
                 after = await set_operator_mode(client, state, mode, reason)

@@ -54,6 +54,6 @@ async def find_leaving(
 
     ``moved``, ``removed``: see ``moved_bookies``.
     """
-    ids = [each.bookie_id for each in bookies if each.leaves(moved)]
+    orders = {each.bookie_id: each.order for each in bookies if each.leaves(moved)}
     where = session.store, session.root, session.ledgers
-    return leaving_bookies_of(ids, await read_drained(*where, ids, StatusLimits().ledgers_s), moved, removed)
+    return leaving_bookies_of(orders, await read_drained(*where, orders, StatusLimits().ledgers_s), moved, removed)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -26,7 +26,7 @@ from bkctl.runtime.admin.calls import BKCTL_API, CREDENTIALS_BYTES, process_of
 from bkctl.runtime.admin.client import AdminClient
 from bkctl.runtime.errors import BookieTimeoutError, BookieUnavailableError
 from bkctl.runtime.metadata.cluster.operation_lock import moved_bookies
-from bkctl.runtime.replication.judge.advice import LEAVES_CLUSTER
+from bkctl.runtime.replication.judge.drained_bookies import is_drain_order
 from bkctl.runtime.replication.survey.status import read_drained
 from bkctl.runtime.replication.survey.stop_scan import operations_on
 from bkctl.storage.errors import BkctlError
@@ -59,12 +59,12 @@ async def stop(
         for state in states:
             require_own(state, "stop it with the supervisor that started it")
         ends = [_end_of(client, at_end) for client in clients]
-        drains, awaited = await _drains(context, states)
+        drains, emptied = await _drains(context, states)
         plan = joined_plan(
-            [change_plan(state, {"action": "stop"}, summary=(_effect(state.bookie_id, awaited),)) for state in states]
+            [change_plan(state, {"action": "stop"}, summary=(_effect(state.bookie_id, emptied),)) for state in states]
         )
-        if len(states) > 1 + len(awaited):
-            check = f"bkctl bookie restart-check {' '.join(state.bookie_id for state in states)}"
+        if len(others := [state.bookie_id for state in states if state.bookie_id not in emptied]) > 1:
+            check = f"bkctl bookie restart-check {' '.join(others)}"
             together = f"ledgers with all copies on these bookies cannot be read meanwhile: {check} tells"
             plan = msgspec.structs.replace(plan, summary=(*plan.summary, together))
         plan = msgspec.structs.replace(plan, summary=(*plan.summary, *drains))
@@ -75,28 +75,31 @@ async def stop(
                         await _stop(context, client, state.bookie_id, wait_s, ended)
 
 
-def _effect(bookie_id: str, awaited: Collection[str]) -> str:
-    if bookie_id in awaited:
+def _effect(bookie_id: str, emptied: Mapping[str, bool]) -> str:
+    if bookie_id not in emptied:
+        return f"bookie {bookie_id} will end; its ledgers have one copy less until it runs again"
+    if emptied[bookie_id]:
         return f"bookie {bookie_id} will end: a decommission waits for this, and no ledger references the bookie"
-    return f"bookie {bookie_id} will end; its ledgers have one copy less until it runs again"
+    return f"bookie {bookie_id} will end; no ledger references it, so no ledger has fewer copies"
 
 
-async def _drains(context: CommandContext, states: Sequence[StateAnswer]) -> tuple[list[str], list[str]]:
-    """What a drain does, or has left to do, with bookies that it made read-only, and those of them whose stop a
-    decommission waits for; asks ZooKeeper for a short time."""
-    ids = [each.bookie_id for each in states if each.operator and each.operator.reason.startswith(LEAVES_CLUSTER)]
+async def _drains(context: CommandContext, states: Sequence[StateAnswer]) -> tuple[list[str], dict[str, bool]]:
+    """What a drain does, or has left to do, with bookies that it made read-only, and those of them that it has emptied,
+    with whether a decommission waits for the stop; asks ZooKeeper for a short time."""
+    ids = [each.bookie_id for each in states if each.operator and is_drain_order(each.operator.reason)]
     if not ids:
-        return [], []
+        return [], {}
+    said = f"a drain has made {named('bookie', ids)} read-only: bkctl status says what is left to do"
     zookeeper = msgspec.structs.replace(context.settings.zookeeper, operation_timeout_s=_ZOOKEEPER_TIMEOUT_S)
     with contextlib.suppress(BkctlError):
         async with open_session(context.with_settings(zookeeper=zookeeper), must_exist=False) as session:
             where = session.store, session.root
             _, removed = await moved_bookies(*where)
-            left = await read_drained(*where, session.ledgers, removed.intersection(ids), _ZOOKEEPER_TIMEOUT_S)
-            awaited = [each for each in ids if each in left and not left[each].is_referenced]
-            if running := await operations_on(*where, ids):
-                return running, awaited
-    return [f"a drain has made {named('bookie', ids)} read-only: bkctl status says what is left to do"], []
+            left = await read_drained(*where, session.ledgers, ids, _ZOOKEEPER_TIMEOUT_S)
+            emptied = {each: each in removed for each in ids if each in left and not left[each].is_referenced}
+            running = await operations_on(*where, ids)
+            return running or [said], emptied
+    return [said], {}
 
 
 async def _stop(

@@ -11,7 +11,7 @@ import sys
 
 from bkctl.commands.config import OutputForm
 from bkctl.commands.context import CommandContext, Effect
-from bkctl.commands.errors import PlanShown
+from bkctl.commands.errors import Outcome, PlanShown
 from bkctl.commands.rendering import Column, Lines, Row, Table
 from bkctl.commands.safety.plan import Plan, load_plan, require_same_plan, save_plan
 from bkctl.commands.typed_line import read_line
@@ -29,12 +29,15 @@ _IDENTITY = ("root", "instance_id", "plan_hash")
 """Fields that identify a plan."""
 
 
-def show_plan(context: CommandContext, plan: Plan, table: Table, totals: Row | None) -> None:
+def show_plan(
+    context: CommandContext, plan: Plan, table: Table, totals: Row | None, outcome: Outcome = Outcome.OK
+) -> None:
     """Print the sentences of a plan and return if it is to be carried out.
 
     PlanShown when the plan itself is the command's result, because of --dry-run or --plan-out. RefusedError when it is
     for another cluster than the pinned one, or has a ``refusal`` (it is not saved, and --dry-run shows it);
     ConflictError when it differs from the plan of --apply. ``totals`` are shown with the plan, but are no part of it.
+    ``outcome``: see ``PlanShown``.
     """
     settings = context.settings
     require_pinned_instance(context, plan.instance_id)
@@ -48,7 +51,7 @@ def show_plan(context: CommandContext, plan: Plan, table: Table, totals: Row | N
     if settings.is_rehearsal:
         _print_plan(context, plan, table, totals)
         if plan.refusal is None:
-            raise PlanShown(f"'{plan.command}' was only planned")
+            raise PlanShown(f"'{plan.command}' was only planned", outcome)
     else:
         _say(context, plan)
     if plan.refusal is not None:

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from bkctl.commands.context import CommandContext, Effect
-from bkctl.commands.errors import ChangeCutOffError
+from bkctl.commands.errors import ChangeCutOffError, Outcome
 from bkctl.commands.processes import identify
 from bkctl.commands.rendering import Row, Table
 from bkctl.commands.safety.confirmation import PLAN_TABLE, confirm_plan, show_plan
@@ -108,6 +108,7 @@ async def open_change(
     table: Table = PLAN_TABLE,
     totals: Row | None = None,
     outlast: Callable[[TakeLock], Awaitable[OperationLock]] | None = None,
+    shown: Outcome = Outcome.OK,
 ) -> AsyncIterator[Change]:
     """Inside the block the plan may be carried out; check everything that was read earlier again there.
 
@@ -116,16 +117,16 @@ async def open_change(
     ``bookie_ids``: only these bookies are locked, and other operations may run at the same time. ``outlast`` waits
     for ZooKeeper: the work goes on after an outage, and takes a lost lock again. ``table``, ``totals``: of the plan.
 
-    PlanShown ends the command when only the plan was requested. RefusedError without a confirmation, while Pulsar
-    migrates its metadata to another store, or when undo data or audit trail cannot be written; for a reversible plan, a
-    failing audit trail is only a warning. ConflictError while another operation holds the lock. ChangeCutOffError when
-    ZooKeeper becomes unavailable meanwhile.
+    PlanShown ends the command with ``shown`` when only the plan was requested. RefusedError without a confirmation,
+    while Pulsar migrates its metadata to another store, or when undo data or audit trail cannot be written; for a
+    reversible plan, a failing audit trail is only a warning. ConflictError while another operation holds the lock.
+    ChangeCutOffError when ZooKeeper becomes unavailable meanwhile.
     """
     plan = _filled_in(context, plan)
     if context.settings.is_rehearsal and store is not None and is_locked:
         at_work = await _operations_in_the_way(store, plan.root, bookie_ids)
         plan = msgspec.structs.replace(plan, findings=(*at_work, *plan.findings))
-    show_plan(context, plan, table, totals)
+    show_plan(context, plan, table, totals, shown)
     if store is not None:
         await MigrationWatch(store, plan.root).require_none()
     await confirm_plan(context, plan)
@@ -204,14 +205,19 @@ async def _require_free(change: Change, error: SessionExpiredError) -> None:
 
 
 def nothing_to_change(
-    context: CommandContext, plan: Plan, *, table: Table = PLAN_TABLE, totals: Row | None = None
+    context: CommandContext,
+    plan: Plan,
+    *,
+    table: Table = PLAN_TABLE,
+    totals: Row | None = None,
+    shown: Outcome = Outcome.OK,
 ) -> None:
     """The gate for a plan without changes, as its summary says: it does not ask, lock or record anything.
 
     PlanShown as in ``open_change``; otherwise the caller prints a result in which nothing was done. A plan that was
     saved with changes no longer fits: applying it reports that they were made already, or are not needed.
     """
-    show_plan(context, _filled_in(context, plan), table, totals)
+    show_plan(context, _filled_in(context, plan), table, totals, shown)
 
 
 def _filled_in(context: CommandContext, plan: Plan) -> Plan:

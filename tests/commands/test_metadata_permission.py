@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.commands.test_advice import run_printed, write
+from tests.commands.test_advice import ensemble_of, run_printed, write
 from tests.processes import Cluster
 from tests.zookeeper_permissions import Permissions
 
@@ -63,6 +63,50 @@ def test_ledgers_without_permission_while_a_bookie_is_down(cluster: Cluster, bel
     finally:
         permissions.lift(path)
         permissions.close()
+
+
+def test_one_ledger_without_permission_does_not_hide_the_others_of_a_bookie_that_is_down(
+    start_cluster: Callable[[int], Cluster],
+) -> None:
+    cluster = start_cluster(4)
+    write(cluster, 2, ledgers=8)
+    permissions = Permissions(cluster.metadata_uri)
+    path = f"{permissions.root}/00/0000/L0000"
+    down = ensemble_of(cluster, "1")[0]
+    cluster.stop_bookie(down)
+    permissions.limit(path)
+    try:
+        status = cluster.run("status", "-o", "json")
+    finally:
+        permissions.lift(path)
+        permissions.close()
+    found = {each["part"]: each for each in status.json()["findings"]}
+    assert found["bookies_down"]["command"] == f"bkctl recover failed-bookie {down}"
+    assert found["ledgers"]["finding"].startswith(f"the ledgers of bookies that are down are unknown: {path}: no perm")
+    assert status.exit_code in {11, 14}, status
+
+
+def test_a_drain_leaves_a_ledger_that_this_user_may_not_read(start_cluster: Callable[[int], Cluster]) -> None:
+    cluster = start_cluster(4)
+    write(cluster, 3, ledgers=4)
+    bookie = cluster.bookies[0].id
+    permissions = Permissions(cluster.metadata_uri)
+    *_, path = permissions.tree(f"{permissions.root}/00")
+    permissions.limit(path)
+    drain = ("bookie", "drain", bookie, "-o", "json")
+    try:
+        planned = cluster.run(*drain, "-n")
+        assert (planned.exit_code, planned.json()["ledgers_unreadable"]) == (10, 1), planned
+        left = cluster.run(*drain, "--yes")
+        assert left.exit_code == 11, left
+        assert [failure["count"] for failure in left.json()["failures"]] == [1]
+        assert f"{path}: no permission" in left.json()["verdict"]
+        assert left.json()["ledgers_repaired"] == planned.json()["ledgers"]
+        assert cluster.run(*drain, "-n").json()["ledgers"] == 0
+    finally:
+        permissions.lift(path)
+        permissions.close()
+    assert cluster.run(*drain, "--yes").json()["remaining_ledgers"] == []
 
 
 def test_ledgers_that_this_user_may_not_change_are_left_with_the_reason(

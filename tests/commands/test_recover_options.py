@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import shlex
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +14,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from kazoo.client import KazooClient
-from kazoo.security import make_digest_acl
 
 from bkctl.runtime.ledger.changes import new_ledger, to_closed, to_in_recovery
 from bkctl.runtime.ledger.metadata import DigestType, LedgerMetadata
@@ -27,6 +27,7 @@ from bkctl.storage.adapters.sqlite import create_database
 from tests.commands.cluster.conftest import Operator
 from tests.processes import Cluster, run_bkctl
 from tests.runtime.replication.test_job_file import START
+from tests.zookeeper_permissions import Permissions
 
 DEAD = "b1:3181"
 TOPIC = (("application", b"pulsar"), ("pulsar/managed-ledger", b"t/n/persistent/a"))
@@ -207,23 +208,63 @@ def test_only_the_given_ledgers_move_and_only_to_the_given_bookies(operator: Ope
     assert (again.json()["ledgers"], "none of 1 ledger needs to be moved" in again.stderr) == (0, True), again
 
 
-def test_one_ledger_that_may_not_be_read_does_not_end_an_audit(operator: Operator) -> None:
+@contextlib.contextmanager
+def unreadable(operator: Operator) -> Iterator[str]:
+    """The path of ledger 1, which this user may not read meanwhile."""
     path = f"{operator.root}/00/0000/L0001"
-    server = KazooClient(operator.uri.servers)
-    server.start()
+    permissions = Permissions(str(operator.uri))
+    permissions.limit(path)
     try:
-        server.set_acls(path, [make_digest_acl("other", "secret", all=True)])
+        yield path
     finally:
-        server.stop()
-        server.close()
+        permissions.lift(path)
+        permissions.close()
+
+
+@pytest.mark.parametrize("words", [("recover",), ("decommission",)])
+def test_one_ledger_that_may_not_be_read_is_left(operator: Operator, words: tuple[str, ...]) -> None:
+    async def delete_open(store: MetadataStore) -> None:
+        await store.delete(f"{operator.root}/00/0000/L0002", -1)
+
+    operator.on_store(delete_open)
+    with unreadable(operator) as path:
+        why = f"(ledger 1): {path}: no permission: the node's ACL is for other users"
+        planned = operator.run(*words, DEAD, "-o", "json", "-n")
+        assert planned.exit_code == 10, planned
+        plan = planned.json()
+        assert (plan["ledgers"], plan["ledgers_unreadable"]) == (1, 1)
+        skipped = f"will skip 1 ledger, which may reference {DEAD}: the metadata cannot be read {why}"
+        assert any(each["finding"].startswith(skipped) for each in plan["findings"]), plan["findings"]
+        left = operator.run(*words, DEAD, "-o", "json", "--yes")
+        assert left.exit_code == 11, left
+        report = left.json()
+        assert f"1 has metadata that cannot be read ({path}: no permission: " in report["verdict"]
+        assert "--unreadable" not in left.stdout + left.stderr, "it may be in order"
+        assert DEAD not in ensemble_of(operator, 0)
+        only = operator.run("recover", DEAD, "-n")
+        assert (only.exit_code, "none of 1 ledger that can be read" in only.stdout) == (10, True), only
+        other = operator.run("recover", "b9:3181", "-n")
+        assert (other.exit_code, "no ledger that can be read references it" in other.stderr) == (4, True), other
+    again = shlex.split(report["verdict"].partition("then continue with: bkctl ")[2])
+    operator.succeed(*again)
+    assert DEAD not in ensemble_of(operator, 1)
+    assert operator.run("recover", DEAD, "-n").exit_code == (0 if words == ("recover",) else 4)
+
+
+def test_one_ledger_that_may_not_be_read_does_not_end_an_audit(operator: Operator) -> None:
+    with unreadable(operator) as path:
+        audit_and_check(operator, path)
+
+
+def audit_and_check(operator: Operator, path: str) -> None:
     audited = operator.run("audit", "-o", "json")
     assert audited.exit_code == 10, audited
     report = audited.json()
     assert (report["ledgers"], report["unreadable"], report["empty"]) == (3, 1, 1)
-    [unreadable] = [each for each in report["findings"] if each["part"] == "unreadable"]
-    assert unreadable["finding"].startswith("the metadata of 1 ledger cannot be read, so its copies are unknown: 1 (")
-    assert f"{path}: no permission: the node's ACL is for other users" in unreadable["finding"]
-    doctor = operator.run(*unreadable["command"].split()[1:], "-o", "json").json()["findings"]
+    [finding] = [each for each in report["findings"] if each["part"] == "unreadable"]
+    assert finding["finding"].startswith("the metadata of 1 ledger cannot be read, so its copies are unknown: 1 (")
+    assert f"{path}: no permission: the node's ACL is for other users" in finding["finding"]
+    doctor = operator.run(*finding["command"].split()[1:], "-o", "json").json()["findings"]
     assert any(each["path"] == path and "setAcl" in each["cure"] for each in doctor)
     checked = operator.run("bookie", "restart-check", "b2:3181", "-o", "table")
     assert checked.exit_code == 10, checked

@@ -68,9 +68,9 @@ def test_a_plan_promises_nothing_for_ledgers_without_a_live_copy() -> None:
         "completely unless a bookie comes back, or one outside of the ensembles has the entries, which only the run "
         "asks: some have no live copy"
     )
-    assert plan_summary(plan(movable(1))) == [will]
+    assert plan_summary(plan(movable(1))) == [will, SOON]
     one, several = plan(lost(2), movable(1)), plan(lost(2), lost(3), lost(4))
-    assert plan_summary(one) == [will]
+    assert plan_summary(one) == [will, SOON]
     assert plan_findings(one) == [PlanFinding(Severity.CRITICAL, f"will not move 1 ledger {end} (ledger 2)")]
     assert plan_summary(several) == [
         "will recover 3 ledgers of b1 only as far as bookies outside of the ensembles have the entries, "
@@ -88,12 +88,13 @@ def test_a_plan_counts_what_it_copies_of_ledgers_that_it_cannot_move_completely(
     """The first segment of 5 entries has no live copy; the second, of 5, has one on b2."""
     halves = ledger({0: ["b1", "b4"], 5: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=100)
     half = plan_ledger(2, halves, 0, DEAD, LIVE)
-    (both,) = plan_summary(plan(movable(1), half))
+    both, soon = plan_summary(plan(movable(1), half))
+    assert soon == SOON
     assert both == (
         "will recover 2 of 5 ledgers from b1, 1 of them in part: 2 fragments, 15 entries, about 750 B, to copy to "
         "2 bookies"
     )
-    (alone,) = plan_summary(plan(half))
+    alone, _ = plan_summary(plan(half))
     assert alone == (
         "will recover 1 of 5 ledgers from b1, all of them in part: 1 fragment, 5 entries, about 250 B, to copy to "
         "2 bookies"
@@ -139,6 +140,8 @@ def test_a_plan_says_which_ledgers_cannot_be_closed() -> None:
     assert plan_body(plan(*ledgers), SKIP)["ledgers_fenced_first"] == 0
 
 
+NO_BYTES = "how long it takes shows only when it runs"
+SOON = "would take less than 1 s at 100.0 MiB/s; how fast it is shows only when it runs (no --copy-rate)"
 LEFT_OPEN = "its last segment is open, and such ledgers are skipped"
 SKIP = Policy(open_ledgers=OpenLedgers.SKIP)
 BEST_EFFORT = Policy(config=ReplicationConfig(placement=PlacementMode.BEST_EFFORT))
@@ -210,8 +213,8 @@ def test_open_ledgers_that_are_skipped_do_not_count_as_moved(is_drain: bool) -> 
     left = f"will leave the last segment of 1 open ledger as it is: 7 {about}"
     assert summary(opened) == [f"will {verb} nothing now: 1 ledger of b1 cannot be moved", left]
     moved = f"will {verb} 1 of 5 ledgers from b1: 1 fragment, 10 entries, about 500 B, to copy to 2 bookies"
-    assert summary(movable(1), opened) == [moved, left]
-    [first, both] = summary(part, opened)
+    assert summary(movable(1), opened) == [moved, SOON, left]
+    [first, _, both] = summary(part, opened)
     assert first.startswith(f"will {verb} 1 of 5 ledgers from b1, all of them in part: 1 fragment, 10 entries, ")
     assert both == f"will leave the last segment of 2 open ledgers as it is: 8 {about}, 7 {about}"
     assert plan_row(opened, SKIP, is_drain=is_drain)["problem"] == LEFT_OPEN
@@ -333,6 +336,16 @@ def test_a_plan_says_how_long_it_takes_if_a_limit_says_so() -> None:
     assert plan_summary(found, Policy(pace=for_each))[1:] == [
         "takes at least 9 h at the limit of 1.0 MiB/s for each bookie"
     ]
+
+
+def test_a_short_plan_says_what_is_known_of_its_time() -> None:
+    small = plan(movable(1))
+    assert plan_summary(small)[1:] == [SOON]
+    limited = plan_summary(small, Policy(pace=CopyPace(bytes_per_s=2**30)))
+    assert limited[1:] == ["the limit of 1.0 GiB/s delays it by less than 1 s"]
+    nothing = plan(plan_ledger(1, ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=-1, length=0), 0, DEAD, LIVE))
+    for pace in (CopyPace(), CopyPace(bytes_per_s=2**30)):
+        assert plan_summary(nothing, Policy(pace=pace))[1:] == [NO_BYTES], "no bytes: the changes of metadata take time"
 
 
 def test_the_plan_of_a_drain_begins_with_the_mode_and_what_moves() -> None:

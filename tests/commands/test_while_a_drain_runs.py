@@ -76,6 +76,54 @@ def test_what_stops_a_bookie_names_the_drain_that_empties_it(
     assert not any("'bookie drain' by " in found.stdout + found.stderr for found in others)
 
 
+def test_the_advice_after_an_interrupted_drain_is_not_refused(
+    start_cluster: Callable[[int], Cluster], tmp_path: Path
+) -> None:
+    cluster, log = start_cluster(4), tmp_path / "log"
+    write(cluster, 2, ledgers=20)
+    leaving, down = (cluster.bookies[index].id for index in (0, 3))
+    drain = f"bkctl bookie drain {leaving} --accept-risk"
+
+    def begin(command: str) -> None:
+        with running(cluster, log, *command.split()[1:], "--copy-rate", "64"):
+            wait_until(lambda: "a command is moving" in findings(cluster).get("bookies_leaving", {}).get("finding", ""))
+
+    begin(without := drain.removesuffix(" --accept-risk"))
+    assert findings(cluster)["bookies_leaving"]["command"] == without
+    cluster.stop_bookie(down)
+    assert cluster.run(*without.split()[1:], "-n").exit_code == 3
+    begin(drain)
+    assert f"to continue: {drain} " in log.read_text()
+    for is_down in (True, False):
+        if not is_down:
+            cluster.start_bookie(down)
+        assert findings(cluster)["bookies_leaving"]["command"] == drain
+        assert ("bookies_down" in findings(cluster)) == is_down
+        say_the_same(cluster, leaving)
+    cluster.stop_bookie(down)
+    run_printed(cluster, drain, "--yes")
+    assert findings(cluster)["bookies_leaving"]["command"] == f"bkctl decommission {leaving} --accept-risk"
+
+
+def test_a_bookie_that_a_drain_has_emptied_is_stopped_without_a_loss(start_cluster: Callable[[int], Cluster]) -> None:
+    cluster = start_cluster(4)
+    write(cluster, 2, ledgers=8)
+    emptied, other, third = (each.id for each in cluster.bookies[:3])
+
+    def planned(*bookie_ids: str) -> str:
+        return cluster.run("bookie", "stop", *bookie_ids, "-n", "-o", "table").stdout
+
+    one_less = "bookie {} will end; its ledgers have one copy less until it runs again\n"
+    without_loss = f"bookie {emptied} will end; no ledger references it, so no ledger has fewer copies\n"
+    assert planned(emptied).startswith(one_less.format(emptied))
+    assert cluster.run("bookie", "drain", emptied, "--yes").exit_code == 0
+    assert planned(emptied).startswith(without_loss)
+    both = planned(emptied, other)
+    assert both.startswith(without_loss + one_less.format(other)), both
+    assert "restart-check" not in both, "only one of them has copies"
+    assert f"restart-check {other} {third} tells" in planned(emptied, other, third)
+
+
 def test_the_status_says_that_a_decommission_waits_for_the_stop(
     start_cluster: Callable[[int], Cluster], tmp_path: Path
 ) -> None:

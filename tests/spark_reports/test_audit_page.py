@@ -16,7 +16,7 @@ from bkctl.runtime.replication.cluster_audit.comparison import compare, run_of
 from bkctl.runtime.replication.cluster_audit.counter import AuditCounter
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
 from bkctl.runtime.replication.cluster_audit.inventory_tables import BadCopyRange, BookieInventory, LostRange
-from bkctl.runtime.replication.cluster_audit.tables import AuditReport
+from bkctl.runtime.replication.cluster_audit.tables import AuditReport, LossEffect
 from bkctl.runtime.replication.cluster_audit.totals import report_of
 from bkctl.runtime.replication.judge.verdict import judge_ledger, write_set_rows
 from bkctl.spark_reports.audit_files import ReportExtras, read_report, write_report_files
@@ -134,6 +134,22 @@ def test_the_verdict_and_what_to_do_come_first() -> None:
     assert commands[:2] == shown, "three bookies cannot have four copies, and writers need four, too"
     places = [page.index(text) for text in ('class="verdict', 'id="actions"', 'class="tiles"', 'id="under_replicated"')]
     assert places == sorted(places)
+
+
+def test_bookies_that_are_down_are_in_no_question_about_a_loss() -> None:
+    table = page_table(REPORT, "losses")
+    assert [row[1].text for row in table.rows] == BOOKIES[:3]
+    assert (table.rows_total, len(REPORT.losses)) == (3, 5), "report.json has all"
+    racks = (*(LossEffect("rack", each, bookies=1) for each in ("/r1", "/r2")), LossEffect("set", BOOKIES[3]))
+    placed = [
+        msgspec.structs.replace(each, rack="/r2" if each.mode == "unregistered" else "/r1") for each in REPORT.bookies
+    ]
+    report = msgspec.structs.replace(REPORT, bookies=tuple(placed), losses=racks)
+    names = [row[1].text for row in page_table(report, "losses").rows]
+    assert names == ["/r1", BOOKIES[3]], "and what the caller asked about"
+    down = msgspec.structs.replace(REPORT, losses=REPORT.losses[3:])
+    assert 'id="losses"' not in report_page(down)
+    assert 'id="losses"' in report_page(REPORT)
 
 
 def test_every_ledger_of_a_table_links_to_its_reasons() -> None:

@@ -355,7 +355,8 @@ def _unreferenced(report: AuditReport) -> Iterator[AuditFinding]:
 def _leaving(report: AuditReport) -> Iterator[AuditFinding]:
     """Bookies that a drain made read-only."""
     leaving = [each for each in report.leaving if not each.given_up_ledgers]
-    yield from map(AuditFinding, leaving_findings(leaving, is_short=_writers_stop(report) is not None))
+    is_short, is_at_risk = _writers_stop(report) is not None, _down_total(report) > 0
+    yield from map(AuditFinding, leaving_findings(leaving, is_short=is_short, is_at_risk=is_at_risk))
 
 
 def _awaited(report: AuditReport) -> Iterator[AuditFinding]:

@@ -32,8 +32,6 @@ AUTORECOVERY_STATUS = "bkctl autorecovery status"
 AUTORECOVERY_START = "bkctl autorecovery start"
 MAINTENANCE_LIST = "bkctl autorecovery maintenance list"
 STATUS_WATCH = "bkctl status --watch"
-LEAVES_CLUSTER = "leaves the cluster"
-"""What a drain notes at a bookie as the reason for read-only mode, before the operator's name in parentheses."""
 DISK_WARNING_FRACTION = 0.90
 DISK_CRITICAL_FRACTION = 0.95
 """Java's defaults of diskUsageWarnThreshold and diskUsageThreshold; at the second a bookie becomes read-only."""

@@ -13,8 +13,8 @@ import msgspec
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.recovery_status import NotedLosses, RecoveryStatus
 from bkctl.runtime.metadata.replication.switches import SwitchNote
-from bkctl.runtime.replication.judge.advice import LEAVES_CLUSTER, AcceptedLosses, used_fraction
-from bkctl.runtime.replication.judge.drained_bookies import DrainedBookie
+from bkctl.runtime.replication.judge.advice import AcceptedLosses, used_fraction
+from bkctl.runtime.replication.judge.drained_bookies import DrainedBookie, is_drain_order
 from bkctl.runtime.replication.judge.needed_bookies import Idle
 from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, noted_without_copy
 
@@ -56,7 +56,7 @@ class BookieFacts(msgspec.Struct, frozen=True):
     @property
     def is_drained(self) -> bool:
         """Whether a drain has made it read-only, as far as it says why."""
-        return self.is_writable is False and self.order.startswith(f"{LEAVES_CLUSTER} (")
+        return self.is_writable is False and is_drain_order(self.order)
 
     def leaves(self, recovering: Collection[str]) -> bool:
         """Whether it is read-only because of a drain. ``recovering``: bookies whose ledgers a command moves."""

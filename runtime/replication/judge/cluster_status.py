@@ -89,7 +89,8 @@ def status_findings(status: ClusterFacts) -> list[Advice]:
         sentence = f"ZooKeeper took {status.zookeeper_ms:.0f} ms to answer"
         found.append(Advice(Severity.WARNING, "zookeeper", sentence, "bkctl cluster info"))
     found += unknown_findings(status.unknown)
-    return worst_first([readable(each, status.refused) for each in found])
+    is_some_movable = status.references is not None and bool(status.references.referenced)
+    return worst_first([readable(each, status.refused, is_some_movable=is_some_movable) for each in found])
 
 
 def _root_findings(root: RootStatus | None) -> Iterator[Advice]:
@@ -225,10 +226,12 @@ def _writers_stop(status: ClusterFacts) -> Advice | None:
 
 def _read_only_findings(status: ClusterFacts) -> Iterator[Advice]:
     bookies = [each for each in status.bookies or () if each.is_writable is False and each.out_of_space is None]
-    leaving = [each.bookie_id for each in bookies if each.leaves(status.recovering)]
+    leaving = {each.bookie_id: each.order for each in bookies if each.leaves(status.recovering)}
     others = [each.bookie_id for each in bookies if each.bookie_id not in leaving]
     of_leaving = leaving_bookies_of(leaving, status.drained, status.recovering, status.removing)
-    yield from leaving_findings(of_leaving, is_short=_writers_stop(status) is not None)
+    is_marked = status.marks is not None and status.marks.at_least > 0
+    is_at_risk = is_marked or _down_total(status, status.down) > 0
+    yield from leaving_findings(of_leaving, is_short=_writers_stop(status) is not None, is_at_risk=is_at_risk)
     if others:
         said = f"{these_bookies(others, 'is', 'are')} read-only"
         yield Advice(Severity.INFORMATION, "bookies_read_only", said, f"bkctl bookie state {others[0]}")
@@ -313,12 +316,14 @@ def unknown_findings(unknown: Mapping[str, str]) -> Iterator[Advice]:
         yield Advice(Severity.WARNING, part, f"{subject} unknown: {reason}", command)
 
 
-def readable(advice: Advice, refused: Collection[str]) -> Advice:
-    """With a command that does not read what ZooKeeper refuses. ``refused``: parts that this user may not read."""
+def readable(advice: Advice, refused: Collection[str], *, is_some_movable: bool = False) -> Advice:
+    """With a command that does not read what ZooKeeper refuses. ``refused``: parts that this user may not read.
+    ``is_some_movable``: a recovery moves some ledgers that can be read, and leaves those that cannot."""
     if advice.part in refused:
         sentence = f"{advice.sentence}, or let this user in (zkCli: getAcl, setAcl)"
         return msgspec.structs.replace(advice, sentence=sentence, command=_PERMISSION)
-    needed = {"ledgers"} if (advice.command or "").startswith("bkctl recover ") else set[str]()
+    is_recovery = (advice.command or "").startswith("bkctl recover ")
+    needed = {"ledgers"} if is_recovery and not is_some_movable else set[str]()
     if advice.command == AUTORECOVERY_STATUS:
         needed = _UNKNOWN.keys() - {"ledgers"}
     return advice if needed.isdisjoint(refused) else msgspec.structs.replace(advice, command=_PERMISSION)

@@ -13,7 +13,18 @@ from bkctl.runtime.replication.judge.advice import STATUS_WATCH, Advice, explain
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import SHOWN_MAX, counted, listed
 
+LEAVES_CLUSTER = "leaves the cluster"
+"""What a drain notes at a bookie as the reason for read-only mode, before the operator's name in parentheses."""
+LEAVES_AT_RISK = f"{LEAVES_CLUSTER}, risk accepted"
+"""The same, of a drain with ``--accept-risk``."""
+_ACCEPT_RISK = " --accept-risk"
+_NEEDED_NOW, _AS_BEGUN = "it is needed while others are down or ledgers are marked", "as the drain had it"
 _TOPICS_NAMED_MAX = 10
+
+
+def is_drain_order(order: str) -> bool:
+    """Whether the reason for read-only mode is that of a drain."""
+    return order.startswith((f"{LEAVES_CLUSTER} (", f"{LEAVES_AT_RISK} ("))
 
 
 class DrainedBookie(msgspec.Struct, frozen=True):
@@ -85,6 +96,8 @@ class LeavingBookie(msgspec.Struct, frozen=True, kw_only=True):
     """All ledgers that reference it, if each only waits for its writer."""
     waiting_topics: tuple[str, ...] = ()
     """The Pulsar topics whose brokers close some of these."""
+    is_risk_accepted: bool = False
+    """Whether its drain was begun with ``--accept-risk``."""
     given_up_ledgers: tuple[str, ...] = ()
     """Of one that is down: ledgers whose loss was accepted, and which could get entries back from it."""
 
@@ -100,17 +113,22 @@ class LeavingBookie(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def leaving_bookies_of(
-    bookie_ids: Iterable[str],
+    orders: Mapping[str, str],
     drained: Mapping[str, DrainedBookie],
     moved: Collection[str],
     removed: Collection[str],
 ) -> tuple[LeavingBookie, ...]:
-    """Those that a drain made read-only. ``drained``: what is left there, as far as it is known. ``moved``: those
-    whose ledgers a command moves; ``removed``: those of them that it removes."""
+    """Those that a drain made read-only, each with the reason that it gives. ``drained``: what is left there, as
+    far as it is known. ``moved``: those whose ledgers a command moves; ``removed``: those of them that it removes."""
     found = []
-    for each in bookie_ids:
+    for each, order in orders.items():
         left = drained.get(each)
-        known = LeavingBookie(bookie_id=each, is_moved=each in moved, is_removed=each in removed)
+        known = LeavingBookie(
+            bookie_id=each,
+            is_moved=each in moved,
+            is_removed=each in removed,
+            is_risk_accepted=order.startswith(LEAVES_AT_RISK),
+        )
         if left is not None:
             waiting, topics = tuple(map(str, sorted(left.waiting))), tuple(sorted(left.topics))
             known = msgspec.structs.replace(
@@ -120,14 +138,24 @@ def leaving_bookies_of(
     return tuple(found)
 
 
-def leaving_findings(bookies: Sequence[LeavingBookie], *, is_short: bool) -> Iterator[Advice]:
-    """What a command does with them now, or what is left to do. ``is_short``: too few bookies are writable."""
+def leaving_findings(bookies: Sequence[LeavingBookie], *, is_short: bool, is_at_risk: bool) -> Iterator[Advice]:
+    """What a command does with them now, or what is left to do. ``is_short``: too few bookies are writable.
+    ``is_at_risk``: others are down, or ledgers are marked, so that a bookie leaves only with ``--accept-risk``."""
+    bookies = [
+        # Nothing that was accepted is about a bookie without ledgers: only the rest of the cluster is checked.
+        msgspec.structs.replace(
+            each, is_risk_accepted=is_at_risk or (each.is_risk_accepted and each.is_referenced is not False)
+        )
+        for each in bookies
+    ]
     for advise in (_stopping, _moved, _written, _left, _short, _waiting, _empty):
         group = [each for each in bookies if _advice_for(each, is_short=is_short) is advise]
         if group:
             ids = [each.bookie_id for each in group]
             advice = advise(group, ids)
             sentence = f"{these_bookies(ids, 'leaves', 'leave')} the cluster, read-only{advice.sentence}"
+            if _ACCEPT_RISK in sentence:
+                sentence += f" ({_ACCEPT_RISK.strip()}: {_NEEDED_NOW if is_at_risk else _AS_BEGUN})"
             if not any(each.is_moved or each.is_waiting_for_stop for each in group):
                 sentence += f"; to keep {_the_first(ids)}: bkctl bookie undrain {ids[0]}"
             yield msgspec.structs.replace(advice, sentence=sentence)
@@ -173,12 +201,13 @@ def _written(group: Sequence[LeavingBookie], _: Sequence[str]) -> Advice:
 def _waiting(group: Sequence[LeavingBookie], ids: Sequence[str]) -> Advice:
     number, step, command = _closing_step(group)
     wait = "ledger waits for its writer" if number == 1 else "ledgers wait for their writers"
-    sentence = f"; {number:,} {wait}: {step}; then bkctl bookie drain {' '.join(ids[:SHOWN_MAX])} moves what is left"
+    drain = f"bkctl bookie drain {' '.join(ids[:SHOWN_MAX])}{_option(group)}"
+    sentence = f"; {number:,} {wait}: {step}; then {drain} moves what is left"
     return _advice(sentence, command, Severity.WARNING)
 
 
-def _empty(_: Sequence[LeavingBookie], ids: Sequence[str]) -> Advice:
-    command, them = f"bkctl decommission {ids[0]}", "it" if len(ids) == 1 else "them"
+def _empty(group: Sequence[LeavingBookie], ids: Sequence[str]) -> Advice:
+    command, them = f"bkctl decommission {ids[0]}{_option(group[:1])}", "it" if len(ids) == 1 else "them"
     return _advice(f", and no ledger references {them}: stop {_the_first(ids)}, and {command} removes it", command)
 
 
@@ -189,10 +218,16 @@ def _short(_: Sequence[LeavingBookie], ids: Sequence[str]) -> Advice:
 
 
 def _left(group: Sequence[LeavingBookie], ids: Sequence[str]) -> Advice:
-    its, drain = "its" if len(ids) == 1 else "their", f"bkctl bookie drain {ids[0]}"
+    option = _option(group[:1])
+    its, drain = "its" if len(ids) == 1 else "their", f"bkctl bookie drain {ids[0]}{option}"
     sentence = f"; no command moves {its} ledgers now: {drain} moves any that are left, and decommission also removes "
     is_known = group[0].is_referenced is not None
-    return _advice(sentence + _the_first(ids), drain if is_known else f"bkctl decommission {ids[0]}")
+    return _advice(sentence + _the_first(ids), drain if is_known else f"bkctl decommission {ids[0]}{option}")
+
+
+def _option(group: Sequence[LeavingBookie]) -> str:
+    """What a command for these bookies needs, if the check of the cluster refused it without."""
+    return _ACCEPT_RISK if any(each.is_risk_accepted for each in group) else ""
 
 
 def _closing_step(waiting: Sequence[LeavingBookie]) -> tuple[int, str, str | None]:

@@ -46,8 +46,9 @@ class LedgerFailure(msgspec.Struct, frozen=True):
 
     ``bookie_id`` and ``copies``: bad copies on this bookie that were not repaired; ``detail`` is about the first.
     ``absent``: bookies that are not registered or do not answer, and may have what is missing. ``is_refused``: only
-    because each bookie that could help refuses this client: its login, certificate or role. ``lacks_bookies``: a loss
-    cannot be accepted either, because too few bookies are writable to take the places of those that are lost.
+    because each bookie that could help, or ZooKeeper, refuses this client: its login, certificate or role.
+    ``lacks_bookies``: a loss cannot be accepted either, because too few bookies are writable to take the places of
+    those that are lost.
     ``has_live_member``: a bookie that answers should have the entries, so metadata does not show that they are lost.
     """
 

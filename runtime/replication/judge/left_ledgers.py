@@ -183,9 +183,10 @@ def _group(
         remedy, command = more_targets(shortage.startable, shortage.only_to)
         is_start_enough = not shortage.only_to and shortage.startable.issubset(leaving)
         to_start = tuple(sorted(shortage.startable)) if is_start_enough else ()
-    failed = next((each.cause for each in failures if each.is_refused or each.reason in _SAID), None)
+    failed = next((each for each in failures if each.is_refused or each.reason in _SAID), None)
     if failed is not None:
-        remedy = failed  # such as an expired certificate: another bookie would refuse it as well
+        # such as an expired certificate: another bookie would refuse it as well
+        remedy = failed.bare_detail if left is Left.METADATA else failed.cause
     # First the bookies that run and refuse this client, then those that do not run, those that are given up last.
     # No advice says to start a bookie whose loss was accepted, or that is back.
     given_up = {ledger_id: loss.gone for ledger_id, loss in accepted.items()}

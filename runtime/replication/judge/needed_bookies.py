@@ -166,6 +166,7 @@ class NeededBookies:
         self._returned = returned
         self._serving = serving
         self._leaving = {each.bookie_id: each for each in leaving}
+        self._are_some_down = False
         self._sizes = Counter[int]()
         self._movable = frozenset[str]()
         self._without_copy: dict[str, LedgerCount] = {}
@@ -179,6 +180,7 @@ class NeededBookies:
             return members
         rows = judge_metadata(ledger_id, metadata, self._live, self._given_up.get(ledger_id)).rows
         needed = wanted_members(rows, members)
+        self._are_some_down |= not needed.issubset(self._live)
         missing = needed.difference(self._live, self._awaited)
         self._movable |= movable_members(metadata, missing, self._writable or (), rows)
         unavailable = [row.missing_bookies for row in rows if row.replication is ReplicationState.UNAVAILABLE]
@@ -235,7 +237,7 @@ class NeededBookies:
         if bookie_id not in self._leaving:
             return None
         is_short = self.writers_stop(writable) is not None
-        (advice,) = leaving_findings([self._leaving[bookie_id]], is_short=is_short)
+        (advice,) = leaving_findings([self._leaving[bookie_id]], is_short=is_short, is_at_risk=self._are_some_down)
         return advice.severity, f"{capitalized(advice.sentence)}.", f"{advice.command or STATUS_WATCH}."
 
     def writers_stop(self, writable: int) -> tuple[str, str] | None:

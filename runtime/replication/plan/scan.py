@@ -11,6 +11,7 @@ from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.errors import (
     BookieNotFoundError,
     LedgerNotFoundError,
+    MetadataAuthError,
     MetadataError,
     MetadataFormatError,
     RefusedError,
@@ -65,7 +66,8 @@ class RecoveryScan:
         await self._require_targets(demand)
         plan = await self.scan(demand)
         if not demand.may_be_gone:
-            await self._require_known(plan.unreferenced, "none of these ledgers" if demand.ledger_ids else "no ledger")
+            none_of = "none of these ledgers" if demand.ledger_ids else "no ledger"
+            await self._require_known(plan.unreferenced, none_of + (" that can be read" if plan.unreadable else ""))
         broken = rule_counts(plan.totals.broken_rules)
         if demand.only_targets and broken and self.config.placement is PlacementMode.STRICT:
             rules = ", ".join(f"{rule}: {count}" for rule, count in broken.items())
@@ -94,7 +96,8 @@ class RecoveryScan:
                 if not isinstance(found, Versioned):
                     is_newer = isinstance(found, NewerFormatError)
                     reason = FailureReason.METADATA_NEWER if is_newer else FailureReason.METADATA_UNREADABLE
-                    unreadable.append(LedgerFailure(ledger_id, reason, (), str(found)))
+                    is_refused = isinstance(found, MetadataAuthError)
+                    unreadable.append(LedgerFailure(ledger_id, reason, (), str(found), is_refused=is_refused))
                     continue
                 if members := demand.leaving & found.value.bookies():
                     if found.value.is_closed and len(scanned_metadata) < SCANNED_METADATA_MAX:
@@ -125,7 +128,7 @@ class RecoveryScan:
     def _read(self, demand: PlanDemand) -> AsyncGenerator[_Found, None]:
         window = self.config.metadata_reads_in_flight_max
         if demand.ledger_ids is None:
-            return self.ports.ledgers.read_all(window=window)
+            return self.ports.ledgers.read_all(window=window, outlasts_refusals=True)
         read = self._read_if_present if demand.may_be_gone else self._read_one
         return pipelined(each_of(demand.ledger_ids), read, window)
 
@@ -138,7 +141,7 @@ class RecoveryScan:
     async def _read_one(self, ledger_id: int) -> _Found:
         try:
             return ledger_id, await self.ports.ledgers.read(ledger_id)
-        except MetadataFormatError as error:
+        except (MetadataFormatError, MetadataAuthError) as error:
             return ledger_id, error
 
     async def _require_known(self, bookie_ids: Collection[str], none_of: str) -> None:

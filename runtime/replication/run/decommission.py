@@ -31,7 +31,7 @@ from bkctl.runtime.metadata.ledgers.stored_ledgers import IDS_KEPT_MAX, unreadab
 from bkctl.runtime.metadata.replication.recovery_status import note_back
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.replication.judge.advice import accept_loss_command
-from bkctl.runtime.replication.judge.ledger_result import FailureReason
+from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
 from bkctl.runtime.replication.judge.left_ledgers import Shortage
 from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
 from bkctl.runtime.replication.run.drain import Drain, DrainHooks, DrainResult, ModeWatch, OpenLedger
@@ -360,16 +360,14 @@ def _report(plan: DecommissionPlan, moved: DrainResult, found: RecoveryPlan) -> 
     """What a scan shows. ``refusal``: a sentence about the ledgers that reference the bookies, or may."""
     accepted = {ledger.ledger_id for ledger in plan.accepted}
     referencing = {ledger.ledger_id for ledger in found.ledgers}
-    unreadable = {failure.ledger_id: failure.reason for failure in found.unreadable}
-    remaining = tuple(sorted((referencing - accepted) | unreadable.keys()))
+    remaining = tuple(sorted((referencing - accepted).union(failure.ledger_id for failure in found.unreadable)))
     count, refusal = len(remaining), None
     if remaining:
         ledgers = counted(count, "ledger still references", "ledgers still reference")
         still_open = len({each.ledger_id for each in moved.open_ledgers}.intersection(remaining))
         of_them = "it waits for its writer" if count == 1 else f"{still_open} of them wait for their writers"
         waits = f"; {of_them}" if still_open else ""
-        newer = [each for each, reason in unreadable.items() if reason is FailureReason.METADATA_NEWER]
-        advice = unreadable_advice(list(unreadable)[:IDS_KEPT_MAX], newer[:IDS_KEPT_MAX]) if unreadable else ""
+        advice = _unreadable_advice(found.unreadable)
         refusal = f"{ledgers} {plan.names} (or could not be checked){waits}{advice and f'; {advice}'}"
     return DecommissionReport(
         bookie_ids=plan.bookie_ids,
@@ -380,3 +378,11 @@ def _report(plan: DecommissionPlan, moved: DrainResult, found: RecoveryPlan) -> 
         open_ledgers=moved.open_ledgers,
         accepted=tuple(sorted(referencing & accepted)),
     )
+
+
+def _unreadable_advice(failures: Sequence[LedgerFailure]) -> str:
+    """How to fix ledgers with unreadable metadata; of those that this user may not read, it may be in order."""
+    damaged = [each.ledger_id for each in failures if not each.is_refused]
+    newer = [each.ledger_id for each in failures if each.reason is FailureReason.METADATA_NEWER]
+    refused = [each.detail for each in failures if each.is_refused][:1]
+    return "; ".join(filter(None, (unreadable_advice(damaged[:IDS_KEPT_MAX], newer[:IDS_KEPT_MAX]), *refused)))

@@ -182,8 +182,10 @@ class StatusSurvey:
             began_s = asyncio.get_running_loop().time()
             async with asyncio.timeout(self.limits.ledgers_s if down else self.limits.copies_s) as limit:
                 await self.store.sync(self.root)
-                async with aclosing((await self.open_ledgers()).read_all()) as ledgers:
+                async with aclosing((await self.open_ledgers()).read_all(outlasts_refusals=True)) as ledgers:
                     async for ledger_id, found in ledgers:
+                        if isinstance(found, MetadataAuthError):
+                            self._refused["ledgers"] = str(found)
                         were_all_found = tally.are_all_found
                         tally.add(ledger_id, found)
                         if tally.are_all_found and not were_all_found:
@@ -205,7 +207,7 @@ class StatusSurvey:
         with contextlib.suppress(TimeoutError, BkctlError):
             async with (
                 asyncio.timeout(self.limits.sizes_s),
-                aclosing((await self.open_ledgers()).read_all()) as ledgers,
+                aclosing((await self.open_ledgers()).read_all(outlasts_refusals=True)) as ledgers,
             ):
                 async for _, found in ledgers:
                     if isinstance(found, Versioned):

@@ -17,7 +17,6 @@ from bkctl.runtime.metadata.replication.recovery_notes import (
 )
 from bkctl.runtime.metadata.replication.recovery_status import NotedLosses, RecoveryStatus
 from bkctl.runtime.metadata.replication.switches import SwitchNote
-from bkctl.runtime.replication.judge.advice import LEAVES_CLUSTER
 from bkctl.runtime.replication.judge.cluster_facts import (
     AuditorStatus,
     AutorecoveryStatus,
@@ -31,7 +30,7 @@ from bkctl.runtime.replication.judge.cluster_facts import (
     seconds_left,
 )
 from bkctl.runtime.replication.judge.cluster_status import down_bookies, status_findings
-from bkctl.runtime.replication.judge.drained_bookies import DrainedBookie
+from bkctl.runtime.replication.judge.drained_bookies import LEAVES_AT_RISK, LEAVES_CLUSTER, DrainedBookie
 from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, bookies_to_start, start_words
 from bkctl.storage.severity import Severity, word, worst
 
@@ -136,6 +135,13 @@ def test_a_drain_that_was_cut_is_continued_and_one_that_runs_is_left_alone() -> 
     assert cut.command == "bkctl decommission b2:3181", "it is unknown whether any is left"
     (cut,) = status_findings(msgspec.structs.replace(status, drained={"b2:3181": DrainedBookie(is_referenced=True)}))
     assert cut.command == "bkctl bookie drain b2:3181", "which may be all that was wanted"
+    at_risk = msgspec.structs.replace(LEAVING, order=f"{LEAVES_AT_RISK} (ann@h1)")
+    left = {"b2:3181": DrainedBookie(is_referenced=True)}
+    (cut,) = status_findings(msgspec.structs.replace(status, bookies=(GOOD, at_risk), drained=left))
+    assert cut.command == "bkctl bookie drain b2:3181 --accept-risk", "as it was begun"
+    for change in ({"bookies": (GOOD, LEAVING, DOWN)}, {"marks": MarkCount(1, 1)}):
+        found = {each.part: each for each in status_findings(msgspec.structs.replace(status, drained=left, **change))}
+        assert found["bookies_leaving"].command == "bkctl bookie drain b2:3181 --accept-risk", change
     needed = msgspec.structs.replace(status, usual_size=2, drained={"b2:3181": DrainedBookie(is_referenced=True)})
     found = {each.part: each for each in status_findings(needed)}
     assert found["bookies_leaving"].command == "bkctl bookie undrain b2:3181", "a drain would be refused"

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from bkctl.runtime.ledger.changes import new_ledger, replace_bookies, to_closed, to_in_recovery
 from bkctl.runtime.ledger.metadata import DigestType
 from bkctl.runtime.replication.judge.drained_bookies import (
+    LEAVES_AT_RISK,
+    LEAVES_CLUSTER,
     DrainedBookie,
     DrainedTally,
     closing_step,
@@ -69,7 +73,20 @@ def test_each_stage_of_a_bookie_that_leaves_has_its_step(
     *, drained: DrainedBookie | None, moved: bool, removed: bool, is_short: bool, command: str
 ) -> None:
     known = {} if drained is None else {B: drained}
-    leaving = leaving_bookies_of([B], known, [B] if moved else [], [B] if removed else [])
-    (advice,) = leaving_findings(leaving, is_short=is_short)
+    moving, removing = [B] if moved else [], [B] if removed else []
+    leaving = leaving_bookies_of({B: f"{LEAVES_CLUSTER} (ann@h1)"}, known, moving, removing)
+    (advice,) = leaving_findings(leaving, is_short=is_short, is_at_risk=False)
     assert advice.command == command
     assert ("undrain" in advice.sentence) is not moved
+    (now,) = leaving_findings(leaving, is_short=is_short, is_at_risk=True)
+    begun = leaving_bookies_of({B: f"{LEAVES_AT_RISK} (ann@h1)"}, known, moving, removing)
+    (then,) = leaving_findings(begun, is_short=is_short, is_at_risk=False)
+    why = "(--accept-risk: it is needed while others are down or ledgers are marked)"
+    if drained is not None and not drained.is_referenced:
+        assert then == advice, "without ledgers, only the rest of the cluster is checked"
+    else:
+        assert now.sentence.replace(why, "(--accept-risk: as the drain had it)") == then.sentence
+        assert now.command == then.command
+    is_checked = re.search(f"(bookie drain|decommission) {B}$", command) is not None
+    assert now.command == f"{command} --accept-risk" if is_checked else command
+    assert re.search(f"bkctl (bookie drain|decommission) {B}(?! --accept-risk)", now.sentence) is None

@@ -255,12 +255,16 @@ def test_a_bookie_that_leaves_is_advised_about_as_in_the_status() -> None:
     registrations = Registrations((A, B), (C,))
     left = {C: DrainedBookie(is_referenced=True, waiting=frozenset({9, 10}))}
     for moved, drained in ((set(), {}), ({C}, {}), (set(), left), ({C}, left), ({C}, {C: DrainedBookie()})):
-        leaving = leaving_bookies_of([C], drained, moved, moved)
-        (expected,) = leaving_findings(leaving, is_short=False)
+        leaving = leaving_bookies_of({C: ""}, drained, moved, moved)
+        (expected,) = leaving_findings(leaving, is_short=False, is_at_risk=False)
         audited = report(closed(A, B), registrations=registrations, leaving=leaving)
         assert [each.advice for each in audit_findings(audited)] == [expected]
         assert verdict(audited) == f"{expected.severity.value}: {expected.sentence}"
-    audited = report(closed(A, B, C), registrations=registrations, leaving=leaving_bookies_of([C], left, (), ()))
+    audited = report(
+        closed(A, B, C),
+        registrations=registrations,
+        leaving=leaving_bookies_of({C: ""}, left, (), ()),
+    )
     assert ("warning", "bookies_leaving", None, "bkctl ledger close 9 10") in found(audited)
 
 
