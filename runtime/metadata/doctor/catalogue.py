@@ -205,7 +205,7 @@ _WARNINGS = (
         "duplicate-bookie-in-ensemble",
         "A segment has the same bookie more than once.",
         "Its entries have fewer copies than the write quorum says.",
-        "bkctl ledger verify {subject} shows which entries can be read; copy entries that matter to a new ledger.",
+        "bkctl recover ledger {subject} moves the second place of the bookie to another one.",
     ),
     (
         "impossible-end",
