@@ -152,10 +152,10 @@ _WARNINGS = (
     (
         "registered-without-cookie",
         "A bookie is registered and has no cookie.",
-        "The bookie serves but cannot start again, and a bkctl bookie stops when its session ends. The cookie was "
-        "lost, or the bookie was decommissioned while it did not respond.",
-        "Stop bookie {subject}. If it was decommissioned, run bkctl decommission {subject} again; otherwise restore "
-        "the cookie with bkctl cookie create --from-config on its machine.",
+        "The bookie takes entries but cannot start again, and a bkctl bookie stops when its session ends. The cookie "
+        "was lost, or the bookie was decommissioned while it did not respond.",
+        "Do not stop it first: bkctl decommission {subject} moves its entries while it serves. If only the cookie was "
+        "lost: stop it, bkctl cookie create --from-config on its machine, start it.",
     ),
     (
         "bookie-down-with-ledgers",
