@@ -181,6 +181,13 @@ _WARNINGS = (
         "bkctl ledger delete LEDGER, or bkctl decommission {subject}, ends this.",
     ),
     (
+        "bookies-share-address",
+        "Two bookies are registered with one address.",
+        "The process there serves both: an entry that both should have has one copy, and each check finds two.",
+        "Correct the address of the wrong one and restart it. Then bkctl ledger verify --all --out FILE finds what it "
+        "lacks, and bkctl recover ledger --from-file FILE writes it.",
+    ),
+    (
         "registration-without-address",
         "A registration has no endpoint for ledger requests.",
         "Clients see the bookie but cannot reach it: every ledger that picks it begins with a failed write.",
