@@ -105,9 +105,9 @@ async def recover_ledger(
     Verifies the ledgers first. Takes each copy from a bookie with a good one, holds the ledger's replication lock,
     and reads every copy back. Where a Java bookie has a corrupt or unreadable copy, the stripe (its entries of the
     segment) moves to another one, because Java keeps both records and may return the old one. It stays if an entry
-    of it has no good copy, or no bookie can take it. Changes no open last segment. Leaves copies that differ, that
-    no bookie has, or whose bookie does not answer. Safe to interrupt and to run again; --resume does not verify
-    again what is left.
+    of it has no good copy, or no bookie can take it. The second place of a bookie in an ensemble moves, too. Changes
+    no open last segment. Leaves copies that differ, that no bookie has, or whose bookie does not answer. Safe to
+    interrupt and to run again; --resume does not verify again what is left.
     """
     ledger_ids = all_ledger_ids(ledgers)
     if flags.resume is not None and findings is not None:
@@ -265,13 +265,20 @@ def _sentences(found: InPlacePlan, pace: CopyPace) -> list[str]:
             f"will write {what} (about {size(size_bytes)}) again, in {_ledger_count(writes)} of {verified}, on "
             f"{_bookies(writes)}"
         )
-    if moves:
-        size_bytes = sum(each.bytes_to_copy for _, each in moves)
-        sentences.append(
-            f"will move {counted(len(moves), 'stripe')} (about {size(size_bytes)}) from {_bookies(moves)} to other "
-            f"bookies, in {_ledger_count(moves)} of {verified}: corrupt and unreadable copies are written over only on "
-            "bkctl's bookies"
-        )
+    repeated = [(ledger, each) for ledger, each in moves if CopyState.REPEATED in each.states]
+    for some, why in (
+        (
+            [each for each in moves if each not in repeated],
+            "corrupt and unreadable copies are written over only on bkctl's bookies",
+        ),
+        (repeated, "an ensemble names a bookie twice, so its entries have a copy less"),
+    ):
+        if some:
+            size_bytes = sum(each.bytes_to_copy for _, each in some)
+            sentences.append(
+                f"will move {counted(len(some), 'stripe')} (about {size(size_bytes)}) from {_bookies(some)} to other "
+                f"bookies, in {_ledger_count(some)} of {verified}: {why}"
+            )
     targets = {each.bookie_id for _, each in writes}
     if found.to_repair:
         sentences += time_to_copy(found.bytes_estimate, pace, 0 if moves else len(targets))

@@ -33,6 +33,7 @@ from bkctl.runtime.metadata.replication.recovery_notes import NO_COPY, LostBooki
 from bkctl.runtime.metadata.replication.recovery_status import read_given_up
 from bkctl.runtime.metadata.replication.switches import AuditRequest
 from bkctl.runtime.metadata.store import MetadataStore, Node, Versioned
+from bkctl.runtime.replication.judge.fragments import repeated_members
 from bkctl.runtime.replication.judge.verdict import (
     LedgerVerdict,
     ReplicationState,
@@ -90,15 +91,15 @@ class LedgerFinding(msgspec.Struct, frozen=True):
 def examine_ledger(
     ledger_id: int, metadata: LedgerMetadata, live: frozenset[str], aim: ScanAim, accepted: Collection[str] = ()
 ) -> LedgerFinding | None:
-    """Judge a ledger; None if all bookies that it needs are live. ``accepted``: bookies that an operator gave up with
-    what they had of it. Pure."""
+    """Judge a ledger; None if all bookies that it needs are live, each in one place of its write sets. ``accepted``:
+    bookies that an operator gave up with what they had of it. Pure."""
     if metadata.bookies() <= live:
-        return None
+        return _repeated(metadata)
     rows = write_set_rows(ledger_id, metadata)
     verdict = judge_ledger(rows, live, accepted)
     missing = wanted_members(verdict.rows, metadata.bookies()) - live
     if not missing:
-        return None
+        return _repeated(metadata)
     given_up = aim.given_up(missing)
     early = {
         bookie_id
@@ -115,6 +116,12 @@ def examine_ledger(
     ):
         return LedgerFinding(to_mark, lost_with=given_up)
     return LedgerFinding(to_mark, is_postponed=True)
+
+
+def _repeated(metadata: LedgerMetadata) -> LedgerFinding | None:
+    """The second places of bookies, once no member is missing: the repair of a marked ledger replaces any that is."""
+    found = repeated_members(metadata)
+    return LedgerFinding(found) if found else None
 
 
 def _wanted(ledger_id: int, metadata: LedgerMetadata, live: frozenset[str], accepted: Collection[str]) -> Set[str]:

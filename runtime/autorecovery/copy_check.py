@@ -151,8 +151,8 @@ def judge_check(check: LedgerCheck) -> CopyVerdict:
 
 
 def is_proven_bad(defect: CopyDefect) -> bool:
-    """Whether the bookie has no good copies, rather than no answer."""
-    return defect.state is CopyState.MISSING or defect.has_bad_record
+    """Whether the bookie has no good copies, or too few, rather than no answer."""
+    return defect.state in {CopyState.MISSING, CopyState.REPEATED} or defect.has_bad_record
 
 
 def is_unknown(defect: CopyDefect) -> bool:

@@ -9,13 +9,17 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import plyvel
 import pytest
 from kazoo.client import KazooClient
 
 from bkctl.commands.recover_ledger import plan_of_unfinished, work_of_repair
 from bkctl.runtime.client import LedgerClient
+from bkctl.runtime.ledger.metadata import Segment
+from bkctl.runtime.ledger.metadata_format import decode_ledger_metadata, encode_ledger_metadata
 from bkctl.runtime.metadata.bookies.service_info import BookieServiceInfo, decode_service_info, encode_service_info
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.replication.judge.bad_copies import BadCopies, InPlacePlan, LedgerInPlace, left_copies
 from bkctl.runtime.replication.judge.copies import CopyState
@@ -309,3 +313,39 @@ def test_the_report_of_a_recovery_names_bad_copies_that_stay(start_cluster: Call
         assert (row["ledger_id"], row["state"]) == (ledger_id, "corrupt")
         entries = [int(each) for each in row["entries"]]
         assert entries == [each for each in range(first, ENTRY_COUNT, 2) if each in entries]
+
+
+def test_the_second_place_of_a_bookie_in_an_ensemble_is_found_and_moves(
+    start_cluster: Callable[[int], Cluster],
+) -> None:
+    """As Java's recovery leaves it next to another one, because it writes metadata that was changed meanwhile."""
+    cluster = start_cluster(4)
+    written = succeed(cluster, "ledger", "write-test", "--entries", str(ENTRY_COUNT), "-E", "3", "-W", "3")
+    ledger_id = written.json()["items"][0]["ledger_id"]
+    uri = parse_metadata_uri(cluster.metadata_uri)
+    path = f"{uri.root}/{LedgerTree.HIERARCHICAL.ledger_path(int(ledger_id))}"
+    with closing(KazooClient(uri.servers)) as client:
+        client.start()
+        try:
+            metadata = decode_ledger_metadata(client.get(path)[0])
+            first, second, _ = metadata.segments[0].ensemble
+            twice = msgspec.structs.replace(metadata, segments=(Segment(0, (first, second, second)),))
+            client.set(path, encode_ledger_metadata(twice))
+        finally:
+            client.stop()
+
+    verified = cluster.run("ledger", "verify", ledger_id, "-o", "json")
+    assert verified.exit_code == 10, verified.stderr
+    (check,) = verified.json()["items"]
+    assert (check["copies_expected"], check["copies_missing"]) == (3 * ENTRY_COUNT, ENTRY_COUNT)
+    explained = cluster.run("ledger", "explain", ledger_id)
+    assert f"bkctl recover ledger {ledger_id} moves the second place of {second}" in explained.stdout
+    doctor = cluster.run("metadata", "doctor").stdout
+    assert "duplicate-bookie-in-ensemble" in doctor
+    assert f"bkctl recover ledger {ledger_id} moves" in doctor
+
+    repaired = succeed(cluster, "recover", "ledger", ledger_id, "--yes", "-o", "json")
+    assert "an ensemble names a bookie twice" in repaired.stderr
+    assert repaired.json()["stripes_moved"] == 1
+    succeed(cluster, "ledger", "verify", ledger_id)
+    assert "duplicate-bookie-in-ensemble" not in cluster.run("metadata", "doctor").stdout

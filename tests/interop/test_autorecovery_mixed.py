@@ -21,10 +21,13 @@ from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from bkctl.runtime.net.loop import LoopClock
+from tests.commands.test_cluster_walk import succeed
+from tests.commands.test_recover_ledger import forget
 from tests.interop.copy_watch import WrittenLedgers
 from tests.interop.java import NEWEST, JavaClient
 from tests.interop.java_cluster import JavaCluster
 from tests.orphans import OrphanKiller
+from tests.processes import Cluster
 from tests.recovery_daemons import RecoveryDaemon, daemon_notes
 from tests.until import wait_until
 from tests.zookeeper_log import RepairWatch, ZooKeeperLog
@@ -185,3 +188,26 @@ def test_all_ends_are_alike(
     assert mixed.repairs.problems == []
     repaired = {ledger_id for _, ledger_id in mixed.repairs.repairs - before}
     assert set(affected) <= repaired  # and ledgers of the cases before
+
+
+@pytest.mark.parametrize(("percentage", "missing"), [("0", 1), ("100", 0)])
+async def test_java_clears_the_mark_of_an_entry_that_it_does_not_read(
+    start_cluster: Callable[[int], Cluster], tmp_path: Path, percentage: str, missing: int
+) -> None:
+    """By default its worker reads the first and the last entry of each bookie alone."""
+    cluster = start_cluster(4)
+    written = succeed(cluster, "ledger", "write-test", "--entries", "9", "-E", "3", "-W", "3")
+    ledger_id = written.json()["items"][0]["ledger_id"]
+    shown = succeed(cluster, "ledger", "show", ledger_id).json()
+    victim = shown["ensembles"][0]["ensemble"][1]
+    cluster.down()
+    forget(cluster.bookie(victim), int(ledger_id), 4)
+    cluster.up(4)
+    uri = parse_metadata_uri(cluster.metadata_uri)
+    with JavaCluster(str(tmp_path / "java"), cluster.metadata_uri) as java:
+        java.start_replication_worker("worker", auditorLedgerVerificationPercentage=percentage)
+        async with await ZooKeeperStore.connect(uri.servers) as store:
+            await UnderReplicationMarks(store, uri.root, LoopClock()).mark(int(ledger_id), [victim])
+        wait_until(lambda: not succeed(cluster, "autorecovery", "pending").json()["items"])
+    verified = cluster.run("ledger", "verify", ledger_id).json()["items"][0]
+    assert verified["copies_missing"] == missing, verified

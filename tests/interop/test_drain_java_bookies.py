@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -93,3 +95,35 @@ def test_a_java_bookie_is_drained_and_removed_while_java_writes(
     ledgers.require_all_copies()
     verified = java.run("ledger", "verify", str(ledger_id), "-o", "json")
     assert verified.exit_code == 0, verified.stdout
+
+
+def test_a_bookie_that_was_only_halted_is_removed_again_while_it_serves(java: JavaCluster) -> None:
+    """It registers again without a cookie and takes adds; stopped, it could not start, and might have the only copy."""
+    victim = java.registered("writable")[0]
+    os.kill(java.pid_of(victim), signal.SIGSTOP)
+    try:
+        java.wait_until(lambda: victim not in java.registered("writable"))
+        removed = java.run("decommission", victim, "--yes")
+        assert removed.exit_code == 0, removed.stderr
+    finally:
+        os.kill(java.pid_of(victim), signal.SIGCONT)
+    java.wait_until(lambda: victim in java.registered("writable"))
+
+    def is_referenced() -> bool:
+        written = java.run("ledger", "write-test", "--entries", "9", "-E", "1", "-W", "1", "-A", "1")
+        assert written.exit_code == 0, written.stderr
+        return bool(java.run("ledger", "list", "--bookie", victim, "-o", "name").stdout.split())
+
+    java.wait_until(is_referenced)
+    status = java.run("status", "-o", "json").json()
+    (found,) = [each for each in status["findings"] if each["part"] == "bookies_without_cookie"]
+    assert found["finding"].endswith("is registered without a cookie, and cannot start again")
+    (rule,) = [
+        each
+        for each in java.run("metadata", "doctor", "-o", "json").json()["findings"]
+        if each["rule"] == "registered-without-cookie"
+    ]
+    assert rule["cure"].startswith(f"Do not stop it first: bkctl decommission {victim} ")
+    again = java.run("decommission", victim, "--yes", "--stop-command", java.command_to_stop(victim))
+    assert again.exit_code == 0, again.stderr
+    assert java.run("ledger", "verify", "--all").exit_code == 0

@@ -105,6 +105,8 @@ class Oracle:
             self._accept(actor, ledger_id)
         self.check_ledger(ledger_id)
         self._check_note(ledger_id)
+        if any(len(set(segment.ensemble)) < len(segment.ensemble) for segment in metadata.segments):
+            self.violate(f"ledger {ledger_id} names a bookie twice in an ensemble")
         new = metadata.bookies() - (frozenset() if before is None else before.bookies())
         if before is not None and before.is_closed and (given_up := sorted(new & self._given_up(ledger_id))):
             self.violate(f"ledger {ledger_id} now names {given_up[0]}, whose loss is still accepted")

@@ -21,7 +21,7 @@ from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.pipeline import each_of
 from bkctl.runtime.metadata.replication.directories import ForeignNames
 from bkctl.runtime.metadata.replication.given_up_note import GivenUpNote
-from bkctl.runtime.metadata.replication.marks import MarkOutcome, UnderReplicationMarks, list_marks
+from bkctl.runtime.metadata.replication.marks import MarkOutcome, UnderReplicationMarks, list_marks, read_mark
 from bkctl.runtime.metadata.replication.recovery_notes import LostLedgerNote, MaintenanceNote, RecoveryNotes
 from bkctl.runtime.metadata.replication.switches import AuditRequest, ReplicationSwitches
 from bkctl.runtime.metadata.store import Node
@@ -624,6 +624,22 @@ def test_a_mark_that_was_cleared_too_early_is_set_again() -> None:
             assert await marks(cluster) == {}
             await cluster.clock.sleep(REPEAT_S)
             assert await marks(cluster) == {lost: ("b1",)}
+
+    simulate(scenario)
+
+
+def test_a_bookie_that_is_named_twice_is_marked_again_after_each_worker_that_cannot_repair_it() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        ledger_id = await pair(cluster, "b1", "b2", "b1")
+        async with auditing(cluster) as auditor:
+            for _ in range(2):
+                await cluster.clock.sleep(10)
+                assert await marks(cluster) == {ledger_id: ("b1",)}
+                mark = await read_mark(cluster.metadata_store, ROOT, ledger_id)
+                assert mark is not None
+                await UnderReplicationMarks(cluster.metadata_store, ROOT, cluster.clock).clear(ledger_id, mark.version)
+                auditor.trigger()
 
     simulate(scenario)
 

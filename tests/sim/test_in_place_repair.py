@@ -488,3 +488,74 @@ def test_whatever_is_lost_every_copy_that_can_be_repaired_is_and_nothing_else_ch
                 assert now.keys() <= good[bookie_id].get(ledger_id, {}).keys()
 
     simulate(scenario, seed=seed)
+
+
+TWICE = ledger({0: ["b1", "b2", "b2"], 40: ["b3", "b1", "b2"]}, 3, 2, last_entry_id=99, length=1000)
+"""As two tools leave it that replace two dead bookies of a ledger at the same time, without a compare-and-set."""
+
+
+def test_the_second_place_of_a_bookie_in_an_ensemble_moves_to_one_that_is_not_in_it() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        ledger_id = await cluster.store(TWICE)
+        before = dict(cluster.copies["b2"][ledger_id])
+
+        found = await plan(cluster, ledger_id)
+        (move,) = found.ledgers[0].moves
+        assert (move.bookie_id, move.states, move.copies) == ("b2", (CopyState.REPEATED,), 40)
+        assert (move.first_entry_id, move.stripe_entries) == (0, 40)
+        assert not found.left
+
+        report = await recover(cluster, ledger_id)
+        assert report.is_complete
+        assert (report.copies_moved, report.stripes_moved, report.copies_written) == (40, 1, 0)
+        assert await cluster.ensembles(ledger_id) == {0: ("b1", "b2", "b3"), 40: ("b3", "b1", "b2")}
+        assert adds(cluster) == [("b3", entry_id) for entry_id in range(40)]
+        assert cluster.copies["b3"][ledger_id] == before
+        assert not (await plan(cluster, ledger_id)).to_repair
+
+    simulate(scenario)
+
+
+def test_a_second_place_stays_while_no_bookie_outside_of_the_ensemble_is_writable() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b1", "b2")
+        await cluster.start("b3", mode=BookieMode.READ_ONLY)
+        ledger_id = await cluster.store(TWICE)
+        assert left(await recover(cluster, ledger_id)) == [("b2", FailureReason.NOT_ENOUGH_BOOKIES, 40)]
+        await cluster.set_mode("b3", BookieMode.WRITABLE)
+        found = await plan(cluster, ledger_id)
+        await cluster.set_mode("b3", BookieMode.READ_ONLY)
+        report = await repair_of(cluster).run(found, lambda _: None)
+        assert left(report) == [("b2", FailureReason.NOT_ENOUGH_BOOKIES, 40)]
+        assert "has two places in the ensemble" in report.left[0].detail
+
+    simulate(scenario)
+
+
+def test_bad_copies_of_a_bookie_that_is_named_twice_are_written_and_its_second_place_moves() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        ledger_id = await cluster.store(TWICE)
+        del cluster.copies["b2"][ledger_id][7]
+        report = await recover(cluster, ledger_id)
+        assert report.is_complete
+        assert (report.copies_moved, report.copies_written) == (40, 1)
+        assert await cluster.ensembles(ledger_id) == {0: ("b1", "b2", "b3"), 40: ("b3", "b1", "b2")}
+        assert 7 in cluster.copies["b2"][ledger_id]
+
+    simulate(scenario)
+
+
+def test_a_bookie_of_java_with_a_bad_record_that_is_named_twice_leaves_both_places() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b1", "b3", "b4")
+        await cluster.start("b2", software=None)
+        ledger_id = await cluster.store(ledger({0: ["b1", "b2", "b2"]}, 3, 2, last_entry_id=9, length=100))
+        body = cluster.copies["b2"][ledger_id][7]
+        cluster.copies["b2"][ledger_id][7] = body[:-1] + bytes([body[-1] ^ 1])
+        assert (await recover(cluster, ledger_id)).is_complete
+        ((_, ensemble),) = (await cluster.ensembles(ledger_id)).items()
+        assert sorted(ensemble) == ["b1", "b3", "b4"]
+
+    simulate(scenario)

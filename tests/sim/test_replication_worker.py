@@ -162,6 +162,22 @@ def test_t24_a_bookie_that_came_back_empty_gets_its_entries_in_place() -> None:
     simulate(scenario)
 
 
+@pytest.mark.parametrize("missing", [(), ("b1",)])
+def test_the_second_place_of_a_bookie_in_an_ensemble_moves(missing: tuple[str, ...]) -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*{"b1", "b2", "b3", "b4"}.difference(missing))
+        metadata = ledger({0: ["b1", "b2", "b2"]}, 3, 2, last_entry_id=9, length=100)
+        ledger_id = await marked(cluster, metadata, "b2", *missing)
+        async with serving(worker_on(cluster)):
+            await until_unmarked(cluster)
+        ((_, ensemble),) = (await cluster.ensembles(ledger_id)).items()
+        assert len(set(ensemble)) == 3
+        assert set(ensemble).isdisjoint(missing)
+        assert all(cluster.holds(bookie_id, ledger_id) == list(range(10)) for bookie_id in ensemble)
+
+    simulate(scenario)
+
+
 def test_the_mark_of_a_complete_ledger_is_cleared_without_copying() -> None:
     async def scenario(cluster: RepairCluster) -> None:
         await cluster.start("b1", "b2", "b3")

@@ -190,6 +190,12 @@ def _shared_directories(paths: Paths, snapshot: Snapshot, cookies: Mapping[str, 
 
 def host_of(bookie_id: str, snapshot: Snapshot) -> str | None:
     """Host of a bookie, from its service info, else from its id; None when neither has one."""
+    address = _address_of(bookie_id, snapshot)
+    return None if address is None else address[0]
+
+
+def _address_of(bookie_id: str, snapshot: Snapshot) -> tuple[str, int] | None:
+    """Host and port of a bookie, of the same sources."""
     node = (snapshot.writable or {}).get(bookie_id) or (snapshot.read_only or {}).get(bookie_id)
     if node is not None:
         try:
@@ -197,9 +203,8 @@ def host_of(bookie_id: str, snapshot: Snapshot) -> str | None:
         except MetadataFormatError:
             address = None
         if address is not None:
-            return address.host
-    spelled = parse_host_and_port(bookie_id)
-    return spelled[0] if spelled else None
+            return address.host, address.port
+    return parse_host_and_port(bookie_id)
 
 
 def _registration_faults(paths: Paths, snapshot: Snapshot, rules: DownRules) -> Iterator[MetadataFinding]:
@@ -211,6 +216,7 @@ def _registration_faults(paths: Paths, snapshot: Snapshot, rules: DownRules) -> 
         if sessions[0] != sessions[1]:
             problem = "Sessions {:#x} and {:#x} own its two registrations.".format(*sessions)
             yield finding("registered-by-two-sessions", paths.read_only_bookie(name), problem)
+    yield from _shared_addresses(paths, snapshot, writable, read_only)
     yield from _unfinished_changes(paths, writable, read_only, rules)
     if paths.available in snapshot.present:  # otherwise that is the finding
         yield from _down_bookies(paths, snapshot, writable.keys() | read_only.keys(), rules)
@@ -222,6 +228,17 @@ def _registration_faults(paths: Paths, snapshot: Snapshot, rules: DownRules) -> 
         if name not in cookies and is_valid_bookie_id(name):
             path = paths.writable_bookie(name) if name in writable else paths.read_only_bookie(name)
             yield finding("registered-without-cookie", path, f"There is no cookie of bookie {name}.")
+
+
+def _shared_addresses(
+    paths: Paths, snapshot: Snapshot, writable: Mapping[str, Node], read_only: Mapping[str, Node]
+) -> Iterator[MetadataFinding]:
+    first_at: dict[tuple[str, int], str] = {}
+    for name in sorted(writable.keys() | read_only.keys()):
+        address = _address_of(name, snapshot)
+        if address is not None and (first := first_at.setdefault(address, name)) != name:
+            path = paths.writable_bookie(name) if name in writable else paths.read_only_bookie(name)
+            yield finding("bookies-share-address", path, f"Bookie {first} also has {address[0]}:{address[1]}.")
 
 
 def _unfinished_changes(

@@ -152,10 +152,10 @@ _WARNINGS = (
     (
         "registered-without-cookie",
         "A bookie is registered and has no cookie.",
-        "The bookie serves but cannot start again, and a bkctl bookie stops when its session ends. The cookie was "
-        "lost, or the bookie was decommissioned while it did not respond.",
-        "Stop bookie {subject}. If it was decommissioned, run bkctl decommission {subject} again; otherwise restore "
-        "the cookie with bkctl cookie create --from-config on its machine.",
+        "The bookie takes entries but cannot start again, and a bkctl bookie stops when its session ends. The cookie "
+        "was lost, or the bookie was decommissioned while it did not respond.",
+        "Do not stop it first: bkctl decommission {subject} moves its entries while it serves. If only the cookie was "
+        "lost: stop it, bkctl cookie create --from-config on its machine, start it.",
     ),
     (
         "bookie-down-with-ledgers",
@@ -179,6 +179,13 @@ _WARNINGS = (
         "A Java bookie's garbage collection will delete its entries of these ledgers, which may be the only copies.",
         "bkctl ledger read LEDGER --from-bookie {subject} -o jsonl > ledger-LEDGER-{subject}.jsonl saves them. Then "
         "bkctl ledger delete LEDGER, or bkctl decommission {subject}, ends this.",
+    ),
+    (
+        "bookies-share-address",
+        "Two bookies are registered with one address.",
+        "The process there serves both: an entry that both should have has one copy, and each check finds two.",
+        "Correct the address of the wrong one and restart it. Then bkctl ledger verify --all --out FILE finds what it "
+        "lacks, and bkctl recover ledger --from-file FILE writes it.",
     ),
     (
         "registration-without-address",
@@ -205,7 +212,7 @@ _WARNINGS = (
         "duplicate-bookie-in-ensemble",
         "A segment has the same bookie more than once.",
         "Its entries have fewer copies than the write quorum says.",
-        "bkctl ledger verify {subject} shows which entries can be read; copy entries that matter to a new ledger.",
+        "bkctl recover ledger {subject} moves the second place of the bookie to another one.",
     ),
     (
         "impossible-end",

@@ -3,8 +3,9 @@
 A copy is written again if its bookie answered that it is missing, corrupt or damaged, another bookie has a good copy,
 and all good copies are equal. A copy that is corrupt, or that its bookie cannot read from its disk, is written over
 only on a bkctl bookie: Java keeps both records, and its read-ahead may return the bad one (H18). On other bookies its
-stripe moves. A bookie that does not answer proves nothing about its copy. The last segment of a ledger that is not
-closed is never touched: its writer, or a recovery, decides what it contains. Source: replication section 5.
+stripe moves, and so does that of the second place of a bookie in an ensemble. A bookie that does not answer proves
+nothing about its copy. The last segment of a ledger that is not closed is never touched: its writer, or a recovery,
+decides what it contains. Source: replication section 5.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from bkctl.runtime.replication.judge.fragments import (
     fragments_naming,
     in_and_out_of,
     merge_ranges,
+    repeats,
     segment_entries,
     stripe_count,
 )
@@ -32,7 +34,10 @@ from bkctl.runtime.replication.judge.targets import TargetForecast
 from bkctl.storage.ids import INVALID_ENTRY_ID
 
 MUST_MOVE = "a bad record is written over only on bkctl's bookies, so the stripe has to move: {0}"
-"""Begins the reason why it does not."""
+MUST_SPREAD = "the bookie has two places in the ensemble, so the stripe of one has to move: {0}"
+"""They begin the reasons why it does not."""
+
+_REPEATED = (CopyState.REPEATED,)
 
 BAD_STATES = frozenset({CopyState.MISSING, CopyState.CORRUPT, CopyState.FAILED})
 """What a bookie answers about a copy that is gone or damaged."""
@@ -157,7 +162,7 @@ def plan_in_place(
     for defect in check.defects:
         bookie_id, found = defect.bookie_id, check.ranges_of(defect)
         rest, copies = found, defect.copies
-        must_move = defect.has_bad_record and bookie_id not in bkctl
+        must_move = defect.state is CopyState.REPEATED or (defect.has_bad_record and bookie_id not in bkctl)
         for reason, entries in (
             (FailureReason.REFUSES_CLIENT, found if defect.is_refused else ()),
             (FailureReason.UNREACHABLE, found if defect.is_unknown else ()),
@@ -235,6 +240,13 @@ def _sources(metadata: LedgerMetadata, bookie_id: str, entries: Sequence[EntryRa
     return tuple(sorted(found - {bookie_id}))
 
 
+def _places(metadata: LedgerMetadata, bookie_id: str) -> Iterator[tuple[Fragment, int]]:
+    """The segments that name a bookie, once for each of its places in their ensembles."""
+    for fragment in fragments_naming(metadata, (bookie_id,)):
+        for index in fragment.bookie_indexes:
+            yield msgspec.structs.replace(fragment, bookie_indexes=(index,)), index
+
+
 def _stripes(
     check: LedgerCheck,
     metadata: LedgerMetadata,
@@ -242,19 +254,21 @@ def _stripes(
     entry_bytes: int,
     forecast: Callable[[LedgerMetadata, Fragment], TargetForecast],
 ) -> tuple[list[BadCopies], list[LedgerFailure]]:
-    """The stripes of one bookie that have bad records (one item for each state): those to move, and those that stay."""
+    """The stripes of one bookie that have bad records, or repeat others (one item for each state): those to move, and
+    those that stay."""
     bookie_id = bad[0].bookie_id
     copies = {each.states: each.copies for each in bad}
     moves: list[BadCopies] = []
     left: list[LedgerFailure] = []
-    for fragment in fragments_naming(metadata, (bookie_id,)):
-        ranges = {each.states: in_and_out_of(each.entries, (fragment.entries,))[0] for each in bad}
+    for fragment, index in _places(metadata, bookie_id):
+        is_repeat = index in repeats(metadata, fragment.segment_index)
+        of_place = [each for each in bad if is_repeat or each.states != _REPEATED]
+        ranges = {each.states: in_and_out_of(each.entries, (fragment.entries,))[0] for each in of_place}
         counts = {states: min(copies[states], sum(each.count for each in found)) for states, found in ranges.items()}
         if fragment.is_open or not any(counts.values()):
             continue
-        copies = {states: copies[states] - counts[states] for states in copies}
+        copies |= {states: copies[states] - count for states, count in counts.items()}
         count, inside = sum(counts.values()), merge_ranges(each for found in ranges.values() for each in found)
-        (index,) = fragment.bookie_indexes
         without_copy, _ = in_and_out_of(merge_ranges((*check.lost, *check.unreadable)), (fragment.entries,))
         without_copy = tuple(
             each for each in without_copy if first_stored(each, index, *metadata.sizes) != INVALID_ENTRY_ID
@@ -264,7 +278,8 @@ def _stripes(
             detail = f"entries {format_ranges(without_copy)}"
             left.append(left_copies(check.ledger_id, FailureReason.STRIPE, bookie_id, count, inside, detail))
         elif why_no_target is not None:
-            reason, detail = FailureReason.NOT_ENOUGH_BOOKIES, MUST_MOVE.format(why_no_target)
+            why = MUST_SPREAD if is_repeat else MUST_MOVE
+            reason, detail = FailureReason.NOT_ENOUGH_BOOKIES, why.format(why_no_target)
             left.append(left_copies(check.ledger_id, reason, bookie_id, count, inside, detail))
         else:
             entries = stripe_count(fragment.entries, index, *metadata.sizes)

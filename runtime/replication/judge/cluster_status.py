@@ -209,7 +209,8 @@ def _bookie_findings(status: ClusterFacts) -> Iterator[Advice]:
     yield from troubled({each.bookie_id: each.trouble for each in bookies if each.trouble}, len(status.down))
     yield from _read_only_findings(status)
     if foreign:
-        sentence = f"{these_bookies(foreign, 'is', 'are')} registered without a cookie"
+        they = these_bookies(foreign, "is", "are")
+        sentence = f"{they} registered without a cookie, and cannot start again"
         yield Advice(Severity.WARNING, "bookies_without_cookie", sentence, "bkctl metadata doctor")
     full = {each.bookie_id: each.out_of_space for each in bookies if each.out_of_space is not None}
     yield from disk_findings({each.bookie_id: each.used_fraction for each in bookies}, full)

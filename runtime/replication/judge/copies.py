@@ -31,6 +31,11 @@ class CopyState(enum.Enum):
     """The bookie answered with an error: the copy is damaged on disk or possibly lost, or the read was rejected."""
     DIFFERENT = "different"
     """The digest is correct, but payload or length differ from the other copies."""
+    REPEATED = "repeated"
+    """The metadata names the bookie for another copy of the entry, too, and it has one: a copy is missing."""
+
+
+NAMED_TWICE = "its bookie is in the write set twice"
 
 
 class ListedCopies(msgspec.Struct, frozen=True):
@@ -298,7 +303,7 @@ class CheckTally:
             entries_total=self.entries_total,
             copies_expected=sum(self._counts.values()),
             copies_good=self._counts[CopyState.PRESENT],
-            copies_missing=self._counts[CopyState.MISSING],
+            copies_missing=self._counts[CopyState.MISSING] + self._counts[CopyState.REPEATED],
             copies_corrupt=self._counts[CopyState.CORRUPT],
             copies_unreachable=self._counts[CopyState.UNREACHABLE],
             copies_failed=self._counts[CopyState.FAILED],

@@ -36,7 +36,7 @@ from bkctl.runtime.replication.judge.closability import (
     removal,
     what_helps,
 )
-from bkctl.runtime.replication.judge.fragments import Fragment, accepted_entries, format_ranges
+from bkctl.runtime.replication.judge.fragments import Fragment, accepted_entries, format_ranges, repeated_members
 from bkctl.runtime.replication.judge.ledger_facts import LedgerFacts, SegmentFacts, is_bad, segments_text
 from bkctl.runtime.replication.judge.no_live_copy import bookies_to_start, start_words
 from bkctl.runtime.replication.judge.targets import CandidateVerdict, stripe_bytes, why_refused
@@ -201,6 +201,9 @@ def _damages(facts: LedgerFacts) -> Iterator[tuple[Severity, str]]:
     for bookie_id, segments_of in _bad_copies(facts).items():
         segments = segments_text(segments_of)
         yield Severity.WARNING, f"bookie {bookie_id} has no good copy of the first or last entry of {segments}"
+    for bookie_id in sorted(repeated_members(facts.metadata)):
+        sentence = f"bookie {bookie_id} has two places in an ensemble: their entries have a copy less than they should"
+        yield Severity.WARNING, sentence
     if lost := _lost_entries(facts):
         yield Severity.CRITICAL, f"no bookie has a good copy of {lost}, and others may be lost, too"
 
@@ -270,9 +273,7 @@ def _next_steps(
     yield from _recoveries(facts, candidates)
     if lost := _lost_entries(facts):
         yield f"find the disks or logs that had {lost}, as in bkctl help lost-entries"
-    if _bad_copies(facts) and metadata.write_quorum_size > 1:
-        limit = " where another bookie of the ensemble has a good one" if _without_copy(facts) else ""
-        yield f"bkctl recover ledger {ledger_id} writes missing and damaged copies again{limit}"
+    yield from _repairs(facts)
     yield from _outside(facts)
     yield from _autorecovery(facts)
     may_be_outside = any(each.problem is not None for each in facts.outside)
@@ -284,6 +285,16 @@ def _next_steps(
         has_others = any(each.found for each in facts.outside)
         yield accepted_last(ledger_id, sorted(silent), facts.verdict, has_others=has_others)
     yield from _accepted(facts, missing_answers)
+
+
+def _repairs(facts: LedgerFacts) -> Iterator[str]:
+    """What is done about bad copies, and copies that only the metadata names."""
+    command = f"bkctl recover ledger {facts.ledger_id}"
+    if _bad_copies(facts) and facts.metadata.write_quorum_size > 1:
+        limit = " where another bookie of the ensemble has a good one" if _without_copy(facts) else ""
+        yield f"{command} writes missing and damaged copies again{limit}"
+    if repeated := sorted(repeated_members(facts.metadata)):
+        yield f"{command} moves the second place of {enumerated(repeated)} to another bookie"
 
 
 def _accepted(facts: LedgerFacts, missing_answers: Mapping[str, str]) -> Iterator[str]:
@@ -404,7 +415,8 @@ def _outside(facts: LedgerFacts) -> Iterator[str]:
 def _autorecovery(facts: LedgerFacts) -> Iterator[str]:
     state = facts.autorecovery
     lost, awaited = facts.lost_bookies.keys(), {each.bookie_id for each in _away(facts)}
-    is_incomplete = bool(lost or _bad_copies(facts))
+    has_bad_copies = bool(_bad_copies(facts) or repeated_members(facts.metadata))
+    is_incomplete = bool(lost) or has_bad_copies
     if state.lock is not None:
         yield f"{state.lock.holder or 'an unknown host'} holds its replication lock: it may be copying the ledger now"
         if not state.lock.session_id:
@@ -423,7 +435,7 @@ def _autorecovery(facts: LedgerFacts) -> Iterator[str]:
         yield f"{no_auditor().sentence}: {no_auditor().command}"
     elif state.mark is None and lost - awaited and state.alarm is not None:
         yield state.alarm
-    elif state.mark is None and (lost - awaited or _bad_copies(facts)):  # the auditor leaves out what is awaited
+    elif state.mark is None and (lost - awaited or has_bad_copies):  # the auditor leaves out what is awaited
         waits = waits_for_auditor(state.deadlines, state.auditor, state.now_ms, awaited)
         why = f"the auditor {state.auditor} has not marked it yet" if waits is None else waits.sentence
         yield f"{why}; bkctl autorecovery trigger starts a check now"

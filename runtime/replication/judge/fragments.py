@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 import msgspec
 
 from bkctl.runtime.ledger.metadata import LedgerMetadata
-from bkctl.runtime.ledger.write_set import is_in_write_set
+from bkctl.runtime.ledger.write_set import is_in_write_set, write_set
 from bkctl.runtime.metadata.replication.given_up_note import GivenUpNote
 from bkctl.storage.ids import INVALID_ENTRY_ID
 from bkctl.storage.words import listed
@@ -237,17 +237,50 @@ def fragments_naming(metadata: LedgerMetadata, bookie_ids: Collection[str]) -> t
     This includes fragments in which the bookie stores nothing (an empty last segment, an empty stripe). They need only
     a metadata change, but without it the bookie could never be removed (replication section 4).
     """
+    ensembles = [segment.ensemble for segment in metadata.segments]
+    return fragments_at(
+        metadata,
+        [{index for index, each in enumerate(ensemble) if each in bookie_ids} for ensemble in ensembles],
+    )
+
+
+def repeats(metadata: LedgerMetadata, segment_index: int) -> set[int]:
+    """The ensemble indexes of a complete segment whose bookies have another place in the same write set, where one copy
+    counts for both. Of the places of a bookie the first one is no repeat."""
+    segment, found = metadata.segments[segment_index], set[int]()
+    is_open = segment_index == len(metadata.segments) - 1 and not metadata.is_closed
+    if is_open or len(set(segment.ensemble)) == len(segment.ensemble):
+        return found
+    entries, size = segment_entries(metadata, segment_index), metadata.ensemble_size
+    for entry_id in range(entries.first_entry_id, entries.first_entry_id + min(size, entries.count)):
+        first_of: dict[str, int] = {}
+        for index in sorted(write_set(entry_id, *metadata.sizes)):
+            if first_of.setdefault(segment.ensemble[index], index) != index:
+                found.add(index)
+    return found
+
+
+def repeated_members(metadata: LedgerMetadata) -> frozenset[str]:
+    """The bookies of all ``repeats``."""
+    return frozenset(
+        segment.ensemble[index]
+        for number, segment in enumerate(metadata.segments)
+        for index in repeats(metadata, number)
+    )
+
+
+def fragments_at(metadata: LedgerMetadata, indexes_of: Sequence[Collection[int]]) -> tuple[Fragment, ...]:
+    """One fragment for each segment with affected ensemble indexes, of each segment in ``indexes_of``."""
     fragments = []
     last_index = len(metadata.segments) - 1
     for segment_index, segment in enumerate(metadata.segments):
-        indexes = tuple(index for index, bookie_id in enumerate(segment.ensemble) if bookie_id in bookie_ids)
-        if indexes:
+        if indexes_of[segment_index]:
             fragments.append(
                 Fragment(
                     segment_index=segment_index,
                     entries=segment_entries(metadata, segment_index),
                     ensemble=segment.ensemble,
-                    bookie_indexes=indexes,
+                    bookie_indexes=tuple(sorted(indexes_of[segment_index])),
                     is_open=segment_index == last_index and not metadata.is_closed,
                 )
             )

@@ -12,7 +12,7 @@ import functools
 import math
 import operator
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Container, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
 from typing import NamedTuple, Protocol, TypeVar
@@ -41,6 +41,7 @@ from bkctl.runtime.replication.copy.reader import (
 )
 from bkctl.runtime.replication.judge.check_scope import WHOLE, CheckScope
 from bkctl.runtime.replication.judge.copies import (
+    NAMED_TWICE,
     CheckTally,
     CheckTotals,
     Copy,
@@ -342,7 +343,7 @@ class LedgerChecker:
             for entry_id, each_wanted in batch.wanted.items():
                 row = [found[entry_id][each] for each in each_wanted]
                 if row and not is_in(entry_id, work.excused(row)):
-                    add(entry_id, compared_copies(row))
+                    add(entry_id, [*compared_copies(row), *_repeated(row, work.metadata, ensemble, entry_id)])
 
         def count_max() -> int:
             return batch_entries_max(work.row_bytes)
@@ -403,6 +404,18 @@ class LedgerChecker:
             await self._ports.clock.sleep(self._config.late_copy_wait_s)
             for entry_id, copies in (await self._copies.read_each(late, credentials)).items():
                 found[entry_id] |= copies
+
+
+def _repeated(copies: Sequence[Copy], metadata: LedgerMetadata, ensemble: Sequence[str], entry_id: int) -> list[Copy]:
+    """The copies that are missing because bookies have two places in the write set of an entry that was found."""
+    if len(set(ensemble)) == len(ensemble) or not any(copy.entry is not None for copy in copies):
+        return []
+    places = Counter(ensemble[index] for index in write_set(entry_id, *metadata.sizes))
+    return [
+        Copy(copy.bookie_id, CopyState.REPEATED, NAMED_TWICE)
+        for copy in copies
+        for _ in range(places[copy.bookie_id] - 1)
+    ]
 
 
 def _problem_of(first_entry_id: int, scope: CheckScope, failure: BkctlError | None, tally: CheckTally) -> str | None:

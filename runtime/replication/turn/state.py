@@ -21,7 +21,7 @@ from bkctl.runtime.replication.copy.activity import LedgerActivity
 from bkctl.runtime.replication.copy.limits import SharedPacer
 from bkctl.runtime.replication.copy.reader import CopyReader
 from bkctl.runtime.replication.copy.stripe_task import CopyTools, StripeTask
-from bkctl.runtime.replication.judge.fragments import EntryRange, Fragment, fragments_naming
+from bkctl.runtime.replication.judge.fragments import EntryRange, Fragment, fragments_at, repeats
 from bkctl.runtime.replication.judge.ledger_result import LedgerFailure, SourceDefect
 from bkctl.runtime.replication.plan.store import JobRange, RecoveryJob
 from bkctl.runtime.replication.turn.bookies import LiveBookies, TargetChooser
@@ -37,8 +37,8 @@ class LedgerTask(msgspec.Struct, frozen=True, kw_only=True):
 
     ``leaving``: bookies to replace wherever the ledger names them; one that still serves is the preferred source of its
     own entries. ``leaving_segments``: the same, but only in the segments that begin with these entries. ``bad``:
-    entries whose copies were found bad, by the bookie that the metadata names for them. ``unreachable``: bookies that
-    are never asked. No stripe moves to any of these.
+    entries whose copies were found bad, by the bookie that the metadata names for them; then second places of bookies
+    (``repeats``) are replaced, too. ``unreachable``: bookies that are never asked. No stripe moves to any of these.
 
     ``earlier_segment``: the last segment of an open ledger when it was first read, long enough ago for its writer to
     replace a leaving bookie; None: it was not read then.
@@ -61,11 +61,11 @@ class LedgerTask(msgspec.Struct, frozen=True, kw_only=True):
 
     def fragments(self, metadata: LedgerMetadata) -> list[Fragment]:
         """The segments that reference a leaving bookie, in their order."""
-        found = [*fragments_naming(metadata, self.leaving)] if self.leaving else []
-        for first_entry_id, leaving in self.leaving_segments.items():
-            matching = fragments_naming(metadata, leaving)
-            found += [each for each in matching if each.entries.first_entry_id == first_entry_id]
-        return found
+        found = [repeats(metadata, number) if self.bad else set[int]() for number in range(len(metadata.segments))]
+        for number, segment in enumerate(metadata.segments):
+            leaving = self.leaving_in(segment.first_entry_id)
+            found[number].update(index for index, each in enumerate(segment.ensemble) if each in leaving)
+        return [*fragments_at(metadata, found)]
 
     def leaving_in(self, first_entry_id: int) -> frozenset[str]:
         """The bookies to replace in the segment that begins with this entry."""
@@ -210,11 +210,12 @@ class RewrittenCopies:
 
 
 class BadStripe(NamedTuple):
-    """A stripe that moves because of bad records that must not be written over."""
+    """A stripe that moves. ``why``: ``MUST_MOVE`` or ``MUST_SPREAD``."""
 
     bookie_id: str
     copies: int
     entries: tuple[EntryRange, ...]
+    why: str
 
 
 @dataclasses.dataclass

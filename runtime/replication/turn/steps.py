@@ -24,6 +24,7 @@ from bkctl.runtime.replication.config import OpenLedgers
 from bkctl.runtime.replication.copy.gaps import OutsideBookies
 from bkctl.runtime.replication.copy.stripe import StripeReplicator, StripeRewrite
 from bkctl.runtime.replication.copy.stripe_task import StripeOutcome, StripeTask
+from bkctl.runtime.replication.judge.bad_copies import MUST_MOVE, MUST_SPREAD
 from bkctl.runtime.replication.judge.closability import lacks_bookies, why_not_closable
 from bkctl.runtime.replication.judge.copies import CopyState
 from bkctl.runtime.replication.judge.fragments import (
@@ -34,6 +35,7 @@ from bkctl.runtime.replication.judge.fragments import (
     in_and_out_of,
     lost_entries,
     merge_ranges,
+    repeats,
     stripe_count,
 )
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, SourceDefect
@@ -159,7 +161,7 @@ async def rewrite(turn: TurnState, metadata: LedgerMetadata) -> None:
                 turn.bad_left += outcome.left
                 if outcome.must_move_count:
                     position = StripePosition(fragment.entries.first_entry_id, index)
-                    bad = BadStripe(bookie_id, outcome.must_move_count, outcome.must_move)
+                    bad = BadStripe(bookie_id, outcome.must_move_count, outcome.must_move, MUST_MOVE)
                     turn.bad_stripes[position] = bad
     if turn.bad_stripes:
         leaving: dict[int, frozenset[str]] = {}
@@ -168,6 +170,11 @@ async def rewrite(turn: TurnState, metadata: LedgerMetadata) -> None:
         down = metadata.bookies() - (await turn.tools.live_bookies.refresh()).live
         unreachable = turn.task.unreachable | down
         turn.task = msgspec.structs.replace(turn.task, leaving_segments=leaving, unreachable=unreachable)
+    for fragment in turn.task.fragments(metadata):
+        for index in repeats(metadata, fragment.segment_index):
+            count = stripe_count(fragment.entries, index, *metadata.sizes)
+            bad = BadStripe(fragment.ensemble[index], count, (fragment.entries,), MUST_SPREAD)
+            turn.bad_stripes.setdefault(StripePosition(fragment.entries.first_entry_id, index), bad)
     turn.is_rewritten = True  # last: after an error, all this begins again
 
 

@@ -22,7 +22,7 @@ from bkctl.runtime.metadata.replication.lock import ReplicationLock
 from bkctl.runtime.metadata.store import CheckNode
 from bkctl.runtime.replication.copy.activity import LedgerActivity
 from bkctl.runtime.replication.copy.reader import pause_s
-from bkctl.runtime.replication.judge.bad_copies import MUST_MOVE, left_copies
+from bkctl.runtime.replication.judge.bad_copies import left_copies
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, LedgerResult, failed
 from bkctl.runtime.replication.turn.state import (
     ZOOKEEPER,
@@ -281,5 +281,5 @@ def _why_not_moved(turn: TurnState, position: StripePosition, bad: BadStripe) ->
     if (found := turn.failures.get(position)) is not None:
         reason, detail = found.failure.reason, found.failure.bare_detail
     reason = FailureReason.STRIPE if reason is FailureReason.LOST else reason
-    detail = MUST_MOVE.format(detail)
+    detail = bad.why.format(detail)
     return left_copies(turn.task.ledger_id, reason, bad.bookie_id, bad.copies, bad.entries, detail)

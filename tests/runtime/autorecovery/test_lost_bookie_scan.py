@@ -42,6 +42,10 @@ def to_mark(*bookie_ids: str) -> LedgerFinding:
         (closed("l1", "w1", "m1"), EARLY, to_mark("w1")),
         (closed("l1", "l2", "w1", "w2"), EARLY, to_mark()),
         (closed("l1", "w1"), EARLY, to_mark()),
+        # one that is named twice, unless others are missing, which a repair of the marked ledger would replace, too
+        (closed("l1", "l2", "l1"), DUE, to_mark("l1")),
+        (closed("l1", "w1", "l1"), DUE, to_mark()),
+        (closed("l1", "l2", "l1", last_entry_id=-1), DUE, None),
         (closed("l1", "unknown"), FORCED, to_mark("unknown")),
         (closed("l1", "m1"), FORCED, to_mark()),
         (closed("l1", "unknown"), DUE, to_mark()),

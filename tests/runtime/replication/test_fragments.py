@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bkctl.runtime.ledger.metadata import LedgerState
+from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.replication.judge.fragments import (
     EntryRange,
@@ -18,6 +18,8 @@ from bkctl.runtime.replication.judge.fragments import (
     format_ranges,
     fragments_naming,
     last_stored,
+    repeated_members,
+    repeats,
     segment_entries,
     stored_count,
     stored_entries,
@@ -75,6 +77,27 @@ def test_a_bookie_named_twice_is_two_indexes() -> None:
     (fragment,) = fragments_naming(metadata, {"b1"})
     assert fragment.bookie_indexes == (0, 2)
     assert fragments_naming(metadata, {"b9"}) == ()
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        (ledger({0: ["b1", "b2", "b3"]}, 3, 2, last_entry_id=9), set()),
+        (ledger({0: ["b1", "b2", "b1"]}, 3, 2, last_entry_id=9), {2}),
+        (ledger({0: ["b1", "b1", "b1"]}, 3, 2, last_entry_id=9), {1, 2}),
+        (ledger({0: ["b1", "b2", "b1"]}, 2, 2, last_entry_id=9), {2}),
+        # the entries that would have both places in their write set do not exist
+        (ledger({0: ["b1", "b2", "b1"]}, 2, 2, last_entry_id=1), set()),
+        (ledger({0: ["b1", "b2", "b1"]}, 3, 2, last_entry_id=-1), set()),
+        # no entry is written to both places
+        (ledger({0: ["b1", "b2", "b1", "b3"]}, 2, 2, last_entry_id=9), set()),
+        # its writer may change it
+        (ledger({0: ["b1", "b2", "b1"]}, 3, 2, state=LedgerState.OPEN), set()),
+    ],
+)
+def test_a_second_place_is_a_repeat_if_an_entry_is_in_both(metadata: LedgerMetadata, expected: set[int]) -> None:
+    assert repeats(metadata, 0) == expected
+    assert repeated_members(metadata) == ({"b1"} if expected else frozenset())
 
 
 @given(st.lists(st.integers(0, 60), unique=True))

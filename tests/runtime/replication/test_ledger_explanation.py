@@ -87,6 +87,21 @@ def test_a_whole_ledger_has_no_problem_and_two_reads_per_segment_and_bookie() ->
     simulate(scenario)
 
 
+def test_a_bookie_that_an_ensemble_names_twice_is_a_problem_with_its_command() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        ledger_id = await filled(cluster, ledger({0: ("b1", "b2", "b1")}, 3, 2, last_entry_id=9, length=100))
+        found = await explained(cluster, ledger_id)
+        assert (found.replication, found.severity) == (ReplicationState.UNDER_REPLICATED, Severity.WARNING)
+        assert found.problems == (
+            "bookie b1 has two places in an ensemble: their entries have a copy less than they should",
+        )
+        first, second = found.next_steps
+        assert first == f"bkctl recover ledger {ledger_id} moves the second place of b1 to another bookie"
+        assert AUTORECOVERY_START in second
+
+    simulate(scenario)
+
+
 def test_what_no_command_repairs_is_not_called_the_absence_of_problems() -> None:
     async def scenario(cluster: LedgerCluster) -> None:
         ledger_id = await filled(cluster, CLOSED)

@@ -70,6 +70,16 @@ def test_two_sessions_under_one_id_are_two_processes_and_one_session_changes_its
     }
 
 
+def test_two_ids_with_one_address_are_one_bookie() -> None:
+    at = encode_service_info(rpc_service_info("one.example.com", 3181))
+    other = encode_service_info(rpc_service_info("one.example.com", 3182))
+    rule = "bookies-share-address"
+    assert (rule, "available/b2") in changed(writable={"b1": node(at, 5), "b2": node(at, 6)})
+    assert (rule, "available/readonly/b2") in changed(writable={"b1": node(at, 5)}, read_only={"b2": node(at, 6)})
+    apart = changed(writable={"b1": node(at, 5), "b2": node(other, 6)}, read_only={"b1": node(at, 5)})
+    assert rule not in {found for found, _ in apart}
+
+
 def test_directories_are_shared_on_one_host_alone() -> None:
     """The host is the one that a bookie publishes; ids of another form than host:port say nothing."""
     apart = {"a:1": cookie("a:1", "/data"), "b:1": cookie("b:1", "/data"), "c": cookie("c", "/data")}
