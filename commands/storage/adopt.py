@@ -36,7 +36,7 @@ from bkctl.storage.filenames import (
 from bkctl.storage.offline.adoption import AdoptionSurvey, survey_adoption
 from bkctl.storage.offline.adoption import adopt as adopt_directories
 from bkctl.storage.offline.adoption_build import BuildReport
-from bkctl.storage.offline.hand_back import HandBackReport, needs_hand_back, own_paths, require_readable
+from bkctl.storage.offline.hand_back import HandBackReport, awaits_java, needs_hand_back, own_paths, require_readable
 from bkctl.storage.offline.hand_back import hand_back as hand_back_directories
 from bkctl.storage.words import counted
 
@@ -149,7 +149,7 @@ async def hand_back(context: CommandContext, flags: BookieFlags) -> None:
         if not needs_hand_back(own.file_system, own.config):
             plan = make_plan(own, summary=["no index of bkctl in these directories: nothing to do"])
             nothing_to_change(context, plan, table=PLAN_TABLE)
-            _print_handed(context, HandBackReport(), next_steps=())
+            _print_handed(context, HandBackReport(), _NEXT_STEPS if awaits_java(own.file_system, own.config) else ())
             return
         require_readable(own.file_system, open_plyvel, own.config)
         plan = _plan_to_give(own)
@@ -158,13 +158,10 @@ async def hand_back(context: CommandContext, flags: BookieFlags) -> None:
             with context.console.progress("handing ledgers back") as progress:
                 report = await work_beside_loop(lambda require: _hand_back(own, progress, require))
             change.details["ledgers"] = report.ledger_count
-    _print_handed(context, report, next_steps=_NEXT_STEPS)
-    context.console.say(f"next, with ledgerStorageClass={_JAVA_CLASS} and the same directories in bk_server.conf:")
-    for step in _NEXT_STEPS:
-        context.console.say(f"  {step}")
+    _print_handed(context, report, _NEXT_STEPS)
 
 
-def _print_handed(context: CommandContext, report: HandBackReport, *, next_steps: tuple[str, ...]) -> None:
+def _print_handed(context: CommandContext, report: HandBackReport, next_steps: tuple[str, ...]) -> None:
     body: dict[str, object] = {
         "ledgers": report.ledger_count,
         "entries_flushed": report.replayed_entry_count,
@@ -172,6 +169,10 @@ def _print_handed(context: CommandContext, report: HandBackReport, *, next_steps
         "next_steps": list(next_steps),
     }
     context.console.record("StorageHandedBack", body, name="ledgers")
+    if next_steps:
+        context.console.say(f"next, with ledgerStorageClass={_JAVA_CLASS} and the same directories in bk_server.conf:")
+    for step in next_steps:
+        context.console.say(f"  {step}")
 
 
 def _plan_to_give(own: OwnStorage) -> Plan:

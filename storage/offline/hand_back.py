@@ -100,6 +100,16 @@ def needs_hand_back(fs: FileSystem, config: StorageConfig) -> bool:
     return any(_own_names(fs, directory) for directory in index_directories(config))
 
 
+def awaits_java(fs: FileSystem, config: StorageConfig) -> bool:
+    """Whether directories were handed back, and Java's shell has not made its databases there yet."""
+    for directory in index_directories(config):
+        for database in JAVA_DATABASES:
+            with contextlib.suppress(FileNotFoundError, IsADirectoryError):
+                if fs.read_file(os.path.join(directory, database)) == _IN_PLACE_OF_DATABASE:
+                    return True
+    return False
+
+
 def require_readable(fs: FileSystem, open_index: OpenIndexStore, config: StorageConfig) -> None:
     """Verify that indexes and journal catalogs can be read, so that a plan fails early; changes nothing.
 

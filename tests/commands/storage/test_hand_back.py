@@ -30,7 +30,15 @@ def test_plan_hand_back_and_a_second_run(tmp_path: Path) -> None:
     assert (tmp_path / "l1" / "current" / "ledgers").is_file()
     again = directories.succeed("hand-back", "--yes", "-o", "json")
     assert "nothing to do" in again.stderr
-    assert again.json() == body | {"ledgers": 0, "entries_flushed": 0, "next_steps": []}
+    assert again.json() == body | {"ledgers": 0, "entries_flushed": 0}, (
+        "a kill after the last change must not hide them"
+    )
+    assert body["next_steps"][1] in again.stderr
+    for number in range(2):  # as Java's shell does
+        for database in JAVA_DATABASES:
+            (tmp_path / f"l{number}" / "current" / database).unlink()
+            (tmp_path / f"l{number}" / "current" / database).mkdir()
+    assert directories.succeed("hand-back", "--yes", "-o", "json").json()["next_steps"] == []
     plan = directories.succeed("hand-back", "--dry-run", "-o", "json").json()
     assert (plan["kind"], plan["changes"], plan["items"]) == ("Plan", 0, [])
     trail = (tmp_path / "state" / "audit.jsonl").read_text()
