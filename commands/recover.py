@@ -180,7 +180,7 @@ async def _require_down(
 
     def note_silent(bookie_id: str) -> None:
         if context.settings.is_rehearsal:
-            advice = _target_advice(bookie_ids, bookie_id)
+            advice = _others_advice(bookie_ids, bookie_id)
             context.console.warn(
                 f"bookie {bookie_id} is registered; it must be down before it can be recovered{advice}"
             )
@@ -193,14 +193,18 @@ async def _require_down(
 
 
 def _serving_advice(bookie_ids: list[str], bookie_id: str) -> str:
-    return f"to move its ledgers: bkctl bookie drain {bookie_id}{_target_advice(bookie_ids, bookie_id)}"
+    return f"to move its ledgers: bkctl bookie drain {bookie_id}{_others_advice(bookie_ids, bookie_id)}"
 
 
-def _target_advice(bookie_ids: list[str], bookie_id: str) -> str:
-    """In Java's `recover` the argument after the failed bookie names the bookie to copy to."""
-    others = " ".join(each for each in bookie_ids if each != bookie_id)
-    is_first = bookie_id == bookie_ids[0]
-    return "" if is_first else f"; to copy to it: bkctl recover failed-bookie {others} --to {bookie_id}"
+def _others_advice(bookie_ids: list[str], bookie_id: str) -> str:
+    """The commands for the other bookies. One that is not the first may be meant as the one to copy to, as in Java's
+    `recover`."""
+    others = [each for each in bookie_ids if each != bookie_id]
+    if not others:
+        return ""
+    command = f"bkctl recover failed-bookie {' '.join(others)}"
+    to_it = "" if bookie_id == bookie_ids[0] else f"; to copy to it: {command} --to {bookie_id}"
+    return f"; to recover only the others: {command}{to_it}"
 
 
 def is_done(report: RecoveryReport, accepted: Mapping[int, GivenUpLedger]) -> bool:

@@ -354,3 +354,6 @@ def test_a_second_bookie_that_is_up_is_taken_for_a_target(operator: Operator) ->
     result = operator.run("recover", DEAD, "b3:3181", "--dry-run")
     assert f"to copy to it: bkctl recover failed-bookie {DEAD} --to b3:3181" in result.stderr
     assert f"--to {DEAD}" not in result.stderr
+    first = operator.run("recover", "b3:3181", DEAD, "--dry-run")
+    assert f"; to recover only the others: bkctl recover failed-bookie {DEAD}" in first.stderr
+    assert "--to" not in first.stderr
