@@ -25,7 +25,7 @@ from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
 from bkctl.runtime.metadata.replication.given_up_note import GivenUpNote
 from bkctl.runtime.metadata.replication.maintenance import list_maintenance
 from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
-from bkctl.runtime.metadata.replication.recovery_status import find_returned, read_given_up
+from bkctl.runtime.metadata.replication.recovery_status import find_away, find_returned, read_given_up
 from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.replication.config import CopyPace, OpenLedgers, Policy, ReplicationConfig
 from bkctl.runtime.replication.judge.advice import (
@@ -33,6 +33,7 @@ from bkctl.runtime.replication.judge.advice import (
     causes_text,
     in_maintenance,
     is_back,
+    may_give_back,
     serves_unregistered,
     these_bookies,
 )
@@ -165,14 +166,16 @@ def _worst_first(findings: Iterable[PlanFinding]) -> tuple[PlanFinding, ...]:
 
 
 async def returning_findings(access: ReplicationAccess, bookie_ids: Collection[str]) -> tuple[PlanFinding, ...]:
-    """Warnings of bookies in maintenance, which may come back with their ledgers, and of those that were given up and
-    are back."""
+    """Warnings of bookies in maintenance, which may come back with their ledgers, and of those that were given up, and
+    are back or may have their disks."""
     session = access.session
     notes = await list_maintenance(RecoveryNotes(session.store, session.root))
     away = [each for each in notes if each.bookie_id in bookie_ids and not each.is_overdue(session.now_ms)]
     back = await find_returned(session.registrations, access.given_up, session.ledgers)
     found = [is_back(each, ledger_ids) for each, ledger_ids in back if each in bookie_ids]
     warnings = [f"{each.sentence}: {each.command}" for each in found]
+    gone = await find_away(session.registrations, access.given_up, session.ledgers)
+    warnings += [may_give_back({each: ledger_ids}) for each, ledger_ids in gone if each in bookie_ids]
     warnings += [in_maintenance(away, session.now_ms).sentence] if away else []
     return tuple(PlanFinding(Severity.WARNING, each) for each in warnings)
 

@@ -226,15 +226,20 @@ def not_referenced(
         f"{these_bookies(bookie_ids, 'is', 'are')} not registered, and none of the {counted(ledgers, 'ledger')} "
         f"references {them}"
     )
-    if has_entries := [each for each in bookie_ids if each in given_up]:
-        ids = sorted({int(each) for bookie_id in has_entries for each in given_up[bookie_id]})
-        sentence += f"; {counted(len(ids), 'ledger')} whose loss was accepted ({listed(ids)}) could get entries back "
-        sentence += f"from {enumerated(has_entries, shown_max=SHOWN_MAX)}: if {disks_of(has_entries)} exist, start "
-        it, leaves = ("it", "it leaves") if len(has_entries) == 1 else ("them", "they leave")
-        sentence += f"{it} before {leaves} the cluster ({show_command(has_entries)})"
-    sentence += f"{';' if has_entries else ':'} what will not come back can leave the cluster"
+    has_entries = {each: given_up[each] for each in bookie_ids if each in given_up}
+    sentence += f"; {may_give_back(has_entries)};" if has_entries else ":"
+    sentence += " what will not come back can leave the cluster"
     command = f"bkctl decommission {' '.join(bookie_ids[:SHOWN_MAX])}"
     return Advice(Severity.INFORMATION, "bookies_unreferenced", sentence, command)
+
+
+def may_give_back(given_up: Mapping[str, Sequence[int | str]]) -> str:
+    """What to do before bookies leave that are down and were given up with what they have of these ledgers."""
+    ids = sorted({int(each) for ledger_ids in given_up.values() for each in ledger_ids})
+    it, leaves = ("it", "it leaves") if len(given_up) == 1 else ("them", "they leave")
+    sentence = f"{counted(len(ids), 'ledger')} whose loss was accepted ({listed(ids)}) could get entries back from "
+    sentence += f"{enumerated(list(given_up), shown_max=SHOWN_MAX)}: if {disks_of(given_up)} exist, "
+    return f"{sentence}start {it} before {leaves} the cluster ({show_command(list(given_up))})"
 
 
 def not_answering(silent: Sequence[str], refusals: Mapping[str, str], down: int) -> Iterator[Advice]:

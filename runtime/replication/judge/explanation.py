@@ -23,6 +23,7 @@ from bkctl.runtime.replication.judge.advice import (
     in_maintenance,
     is_back,
     ledgers_moving,
+    may_give_back,
     no_auditor,
     save_command,
     serves_unregistered,
@@ -300,12 +301,16 @@ def _repairs(facts: LedgerFacts) -> Iterator[str]:
 def _accepted(facts: LedgerFacts, missing_answers: Mapping[str, str]) -> Iterator[str]:
     """What is left to do about losses that were accepted."""
     note, ledger_id = facts.autorecovery.given_up, facts.ledger_id
-    for bookie_id in facts.autorecovery.returned:
+    returned, away = facts.autorecovery.returned, facts.autorecovery.away
+    for bookie_id in returned:
         yield f"{is_back(bookie_id, [ledger_id]).command} saves what {bookie_id} has"
     is_lost = bool(facts.given_up_segments or accepted_entries(note, facts.metadata))
     if note is not None and is_lost and not missing_answers and not _bad_copies(facts):
         accepted = accepted_on(note.written_ms, note.user)
-        yield f"nothing is left to do: {accepted}; {removal(ledger_id, facts.verdict.rows)}"
+        if away:
+            yield may_give_back(dict.fromkeys(away, (ledger_id,)))
+        nothing = f"{'otherwise, nothing' if away else 'nothing'}{' else' if returned else ''} is left to do"
+        yield f"{nothing}: {accepted}; {removal(ledger_id, facts.verdict.rows)}"
 
 
 def _away(facts: LedgerFacts) -> list[Maintenance]:

@@ -108,6 +108,8 @@ class AutorecoveryFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The bookies that an operator gave up with what they had of the ledger."""
     returned: tuple[str, ...] = ()
     """Those of them that are back, and that its end no longer names."""
+    away: tuple[str, ...] = ()
+    """Those that are down and have their cookie: their disks may have entries."""
     moving: frozenset[str] = frozenset()
     """Bookies whose ledgers a command moves now, if one of the ledger is lost."""
 

@@ -32,6 +32,7 @@ from bkctl.runtime.metadata.replication.marks import read_mark
 from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from bkctl.runtime.metadata.replication.recovery_status import (
     find_auditor_daemon,
+    find_away,
     find_given_up,
     find_returned,
     marks_at_deadlines,
@@ -178,6 +179,7 @@ class LedgerFactsReader:
             alarm=None if daemon is None else daemon.alarm,
             given_up=given_up.get(ledger_id),
             returned=tuple([each for each, _ in await find_returned(self._ports.registrations, given_up, ledgers)]),
+            away=tuple([each for each, _ in await find_away(self._ports.registrations, given_up, ledgers)]),
             mark=await read_mark(store, root, ledger_id),
             lock=await read_lock(store, root, ledger_id),
         )

@@ -25,6 +25,7 @@ from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from bkctl.runtime.protocol.bookkeeper_wire_pb2 import EOK, VERSION_THREE, WRITE_LAC, Request, Response
 from bkctl.runtime.protocol.framing import encode_frame
 from bkctl.runtime.protocol.status import Status
+from bkctl.storage.words import enumerated
 from tests.commands.test_advice import run_pipeline
 from tests.processes import HALTED_SESSION_MS, BkctlResult, Cluster, bkctl_command, bkctl_environment
 from tests.until import until
@@ -462,8 +463,15 @@ async def test_entries_that_were_accepted_as_lost_are_asked_for_no_more(planted:
     await all_is_well(planted, ledger_id)
     explained = (await planted.run("ledger", "explain", str(ledger_id))).json()
     assert any("loss accepted on" in each and "no bookie had entries 0, 3, 6" in each for each in explained["problems"])
-    (step,) = explained["next_steps"]
-    assert step.startswith("nothing is left to do: loss accepted on"), explained
+    back, otherwise = explained["next_steps"]
+    gone = enumerated(sorted(members[:2]))
+    may_come = (
+        f"1 ledger whose loss was accepted ({ledger_id}) could get entries back from {gone}: if their disks exist"
+    )
+    assert back.startswith(may_come), explained
+    assert otherwise.startswith("otherwise, nothing is left to do: loss accepted on"), explained
+    leaving = await planted.run("decommission", members[0], "--dry-run", "-o", "table")
+    assert f"could get entries back from {members[0]}: if its disks exist, start it" in leaving.stdout
     for command in ("status", "audit"):
         found = [each for each in (await planted.run(command)).json()["findings"] if each["part"] == "loss_accepted"]
         assert [each["severity"] for each in found] == ["information"], command
