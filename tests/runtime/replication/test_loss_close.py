@@ -219,6 +219,36 @@ def test_the_answer_for_the_last_entry_is_not_believed() -> None:
     simulate(scenario)
 
 
+def test_all_that_survivors_have_of_a_striped_ledger_is_found() -> None:
+    """Two of three bookies are lost, the third has two thirds of the entries: the others are holes."""
+
+    async def scenario(cluster: LedgerCluster) -> None:
+        ledger_id = await cluster.create(ledger({0: ["b1", "b2", "b3"]}, 2, 1, state=LedgerState.OPEN))
+        await cluster.fill(ledger_id, range(300))
+        for bookie_id in ("b2", "b3"):
+            await cluster.stop(bookie_id)
+        result = await give_up(cluster, ledger_id, "b2", "b3")
+        assert result.loss is not None
+        holes = [str(each) for each in range(1, 299, 3)]
+        assert loss_row(ledger_id, result.loss)["holes"].split(", ") == holes
+        assert (await cluster.metadata(ledger_id)).last_entry_id == 299
+
+    simulate(scenario)
+
+
+def test_the_note_of_a_ledger_without_entries_names_its_lost_bookies() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        ledger_id = await stuck(cluster, 0)
+        assert (await give_up(cluster, ledger_id, "b2", "b3")).outcome is CloseOutcome.CLOSED
+        metadata = await cluster.metadata(ledger_id)
+        assert (metadata.last_entry_id, metadata.length) == (-1, 0)
+        found = await RecoveryNotes(cluster.store, ROOT).given_up.find(str(ledger_id))
+        assert found is not None
+        assert found.value.member_since.keys() == {"b2", "b3"}
+
+    simulate(scenario)
+
+
 def test_all_holes_are_counted_if_they_are_too_many_to_be_listed() -> None:
     async def scenario(cluster: LedgerCluster) -> None:
         striped = ledger({0: ["b1", "b2"]}, 1, 1, state=LedgerState.OPEN)
