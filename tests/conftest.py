@@ -139,9 +139,13 @@ def state_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def leaks_of_module() -> Iterator[None]:
-    """What a module has left open fails its last test, and not a test of another module, whenever Python finds it."""
+    """What a module has left open fails its last test, and not a test of another module, whenever Python finds it.
+
+    What is left is still in use: no later search for cycles goes through it again.
+    """
     yield
     gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -201,7 +201,7 @@ class ModelZooKeeper:
         """All or none; watchers are told at the end."""
         zxid = self.zxid
         before: dict[str, ModelNode | None] = {}
-        for path in (path for write in writes for path in (write.path, _parent(write.path))):
+        for path in dict.fromkeys(path for write in writes for path in (write.path, _parent(write.path))):
             node = self.nodes.get(path)
             before[path] = None if node is None else node.copy()
         changed: list[tuple[dict[str, list[Watcher]], str]] = []

@@ -21,7 +21,6 @@ from bkctl.runtime.errors import LedgerReadError
 from bkctl.runtime.ledger.changes import new_ledger
 from bkctl.runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState, Segment
 from bkctl.runtime.ledger.metadata_format import decode_ledger_metadata
-from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from bkctl.runtime.protocol.bookkeeper_wire_pb2 import EOK, VERSION_THREE, WRITE_LAC, Request, Response
 from bkctl.runtime.protocol.framing import encode_frame
 from bkctl.runtime.protocol.status import Status
@@ -259,19 +258,6 @@ async def test_holes_and_a_last_confirmed_entry_that_no_bookie_has_are_errors_fo
     assert left.exit_code == 0, left
 
 
-async def test_all_that_survivors_have_of_a_striped_ledger_is_found(planted: Planted) -> None:
-    """Two of three bookies are lost, the third has two thirds of the entries: the others are holes."""
-    survivor, *lost = planted.ids[:3]
-    ledger_id = await planted.open_ledger([survivor, *lost], 2, 1)
-    await planted.put(ledger_id, survivor, [each for each in range(300) if each % 3 != 1])
-    await planted.stop(*lost)
-    done = await planted.close(ledger_id, *lost)
-    assert done.exit_code == 0, done
-    [loss] = done.json()["losses"]
-    assert loss["holes"].split(", ") == [str(each) for each in range(1, 299, 3)]
-    assert done.json()["ledgers"][0]["last_entry_id"] == "299"
-
-
 @pytest.mark.battery
 async def test_a_registered_member_that_does_not_answer_stops_it_before_any_fence(
     start_cluster: Callable[..., Cluster],
@@ -405,19 +391,6 @@ async def test_the_same_proof_allows_to_delete_the_ledger_or_to_leave_it_behind(
     assert closes.startswith(f"bkctl ledger close {kept} --accept-loss"), step
     assert (await planted.run(*shlex.split(closes)[1:], "--grace", "0s", "--confirm", str(kept))).exit_code == 0
     assert [each["part"] for each in (await planted.run("audit")).json()["findings"]] == ["no_auditor"]
-
-
-async def test_notes_name_the_ledger_and_its_lost_bookies(planted: Planted) -> None:
-    survivor, lost = planted.ids[:2]
-    ledger_id = await planted.open_ledger([survivor, lost], 2, 1)
-    await planted.stop(lost)
-    assert (await planted.close(ledger_id, lost)).exit_code == 0
-    closed = await planted.read(ledger_id)
-    assert (closed.last_entry_id, closed.length) == (-1, 0)
-    notes = RecoveryNotes(planted.client.store, planted.client.ports.ledgers.root)
-    found = await notes.given_up.find(str(ledger_id))
-    assert found is not None
-    assert found.value.member_since.keys() == {lost}
 
 
 async def test_a_recovery_says_of_an_accepted_loss_what_the_status_says(planted: Planted) -> None:

@@ -14,7 +14,7 @@ from bkctl.runtime.metadata.replication.lock import ReplicationLocks
 from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from bkctl.runtime.metadata.store import SetNode
 from bkctl.runtime.protocol.status import Status
-from bkctl.runtime.replication.close.accepted_loss import LossClose
+from bkctl.runtime.replication.close.accepted_loss import READ_AHEAD_ENTRIES, LossClose
 from bkctl.runtime.replication.close.given_up_record import GivenUpRecord
 from bkctl.runtime.replication.close.ledger_closer import CloseOutcome, CloseResult, LedgerCloser, LossConsent
 from bkctl.runtime.replication.config import ReplicationConfig
@@ -39,6 +39,7 @@ async def give_up(
     before_close: Hook = nothing,
     after_note: Hook = nothing,
     config: ReplicationConfig | None = None,
+    read_ahead_entries: int = 100,
 ) -> CloseResult:
     async def keep(_: int) -> None:
         await before_fence()
@@ -52,7 +53,7 @@ async def give_up(
 
     consent = LossConsent(
         frozenset(lost),
-        LossClose(cluster.ports, config or ReplicationConfig(), lost),
+        LossClose(cluster.ports, config or ReplicationConfig(), lost, read_ahead_entries),
         ReplicationLocks(cluster.store, ROOT, "this host"),
         keep,
         Record(RecoveryNotes(cluster.store, ROOT), cluster.ports.clock, "ops"),
@@ -210,10 +211,40 @@ def test_the_answer_for_the_last_entry_is_not_believed() -> None:
         ledger_id = await stuck(cluster, 3)
         await cluster.fill(ledger_id, range(9_000, 9_002))
         cluster.failing["b1", -1] = Status.NO_SUCH_ENTRY
-        result = await give_up(cluster, ledger_id, "b2", "b3")
+        result = await give_up(cluster, ledger_id, "b2", "b3", read_ahead_entries=READ_AHEAD_ENTRIES)
         assert result.loss is not None
         assert result.loss.holes == (EntryRange(3, 8_999),)
         await require_closed(cluster, ledger_id, 9_001, {"b1", "b4", "b5", "b6"})
+
+    simulate(scenario)
+
+
+def test_all_that_survivors_have_of_a_striped_ledger_is_found() -> None:
+    """Two of three bookies are lost, the third has two thirds of the entries: the others are holes."""
+
+    async def scenario(cluster: LedgerCluster) -> None:
+        ledger_id = await cluster.create(ledger({0: ["b1", "b2", "b3"]}, 2, 1, state=LedgerState.OPEN))
+        await cluster.fill(ledger_id, range(300))
+        for bookie_id in ("b2", "b3"):
+            await cluster.stop(bookie_id)
+        result = await give_up(cluster, ledger_id, "b2", "b3")
+        assert result.loss is not None
+        holes = [str(each) for each in range(1, 299, 3)]
+        assert loss_row(ledger_id, result.loss)["holes"].split(", ") == holes
+        assert (await cluster.metadata(ledger_id)).last_entry_id == 299
+
+    simulate(scenario)
+
+
+def test_the_note_of_a_ledger_without_entries_names_its_lost_bookies() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        ledger_id = await stuck(cluster, 0)
+        assert (await give_up(cluster, ledger_id, "b2", "b3")).outcome is CloseOutcome.CLOSED
+        metadata = await cluster.metadata(ledger_id)
+        assert (metadata.last_entry_id, metadata.length) == (-1, 0)
+        found = await RecoveryNotes(cluster.store, ROOT).given_up.find(str(ledger_id))
+        assert found is not None
+        assert found.value.member_since.keys() == {"b2", "b3"}
 
     simulate(scenario)
 
@@ -239,13 +270,13 @@ def test_an_entry_far_beyond_the_others_does_not_make_it_endless(has_list: bool)
         await cluster.fill(ledger_id, [2**40], without=["b2", "b3"])
         if not has_list:
             cluster.silent_lists.add("b1")
-        result = await give_up(cluster, ledger_id, "b2", "b3", config=ReplicationConfig(barren_entries_max=30_000))
+        result = await give_up(cluster, ledger_id, "b2", "b3", config=ReplicationConfig(barren_entries_max=3_000))
         if has_list:
             assert result.loss is not None
             assert result.loss.holes == (EntryRange(5, 2**40 - 1),)
             await require_closed(cluster, ledger_id, 2**40, {"b1", "b4", "b5", "b6"})
         else:
-            assert "no bookie has a good copy of the 300" in reason_of(result)
+            assert "no bookie has a good copy of the 30" in reason_of(result)
             assert (await cluster.metadata(ledger_id)).state is LedgerState.IN_RECOVERY
 
     simulate(scenario)
