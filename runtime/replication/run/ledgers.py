@@ -119,8 +119,10 @@ class RecoveryProgress(msgspec.Struct, frozen=True, kw_only=True):
     """Estimated; ledgers of unknown size, and those that failed, do not count."""
     least_s: float = 0.0
     """How long the rest of these takes at least, by the byte rates."""
+    ledgers_open: int = 0
+    """Those of the failed that are left to their writers."""
     why_failed: str = ""
-    """Why most of the ledgers failed that did."""
+    """Why most of the others failed."""
     waiting_for_writers: int = 0
     """Open ledgers that are left alone for some time, so that their writers can replace the bookies."""
     writers_wait_s: float = 0.0
@@ -136,10 +138,13 @@ class RecoveryProgress(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def failed(self) -> str:
-        """How many ledgers failed and why, like ", 2 failed (no bookie to copy to)"; empty if none did."""
-        if not self.ledgers_failed:
-            return ""
-        return f", {self.ledgers_failed} failed" + (f" ({self.why_failed})" if self.why_failed else "")
+        """How many ledgers failed and why, like ", 2 failed (no bookie to copy to), 1 left to its writer", or empty."""
+        text, failed = "", self.ledgers_failed - self.ledgers_open
+        if failed:
+            text = f", {failed} failed" + (f" ({self.why_failed})" if self.why_failed else "")
+        if self.ledgers_open:
+            text += f", {self.ledgers_open} left to {'its writer' if self.ledgers_open == 1 else 'their writers'}"
+        return text
 
 
 @dataclasses.dataclass(eq=False)
@@ -160,7 +165,8 @@ class LedgerRun:
         self._refusal = ""
         self._done = self._failed_bytes = 0
         self._failures: Counter[FailureReason] = Counter()
-        """The ledgers that failed, by their first reasons."""
+        """The ledgers that failed, by their first reasons, but for those in ``_open``, left to their writers."""
+        self._open = 0
         self._silent: Counter[str] = Counter()
         """How many of them cannot be read because of a bookie that is not to be replaced."""
         self._waiting_for_writers = 0
@@ -250,7 +256,10 @@ class LedgerRun:
         self._done += 1
         if result.failures:
             first = result.failures[0]
-            self._failures[first.reason] += 1
+            if first.reason is FailureReason.OPEN:
+                self._open += 1
+            else:
+                self._failures[first.reason] += 1
             if first.reason is FailureReason.UNREADABLE:
                 self._silent.update(set(first.absent).difference(task.leaving, task.unreachable))
             self._failed_bytes += task.bytes_to_copy
@@ -285,7 +294,8 @@ class LedgerRun:
             RecoveryProgress(
                 ledgers_done=self._done,
                 ledgers_total=self.totals.ledgers,
-                ledgers_failed=self._failures.total(),
+                ledgers_failed=self._failures.total() + self._open,
+                ledgers_open=self._open,
                 entries_copied=self.tools.entries_copied,
                 bytes_copied=self.tools.bytes_copied,
                 bytes_planned=planned,
