@@ -57,6 +57,8 @@ class AddPath:
         self._clock = clock
         self._throttle_ns = int(throttle_s * 1e9)
         self.request_checkpoint = request_checkpoint
+        self.on_stored: Callable[[], None] = lambda: None
+        """Called when adds are in the write cache and queued for the journal."""
         self._waiting: dict[int, deque[tuple[int, Responder, AddRun]]] = {}
         """By place (``LedgerHandles.route_of``); no queue is empty."""
         self._timer: TimerHandle | None = None
@@ -164,6 +166,7 @@ class AddPath:
         else:
             self._wake_polls(ledger_id, last_add_confirmed)
             handle.group_commit.append(connection, run)
+            self.on_stored()
         return True
 
     def _wake_polls(self, ledger_id: LedgerId, last_add_confirmed: EntryId) -> None:
