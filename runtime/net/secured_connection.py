@@ -105,12 +105,12 @@ class SecuredConnection(ServerConnection):
 
     # What a plain connection does, before a client is admitted.
 
-    def _next_payloads(self, count_max: int) -> list[bytes]:
+    def _next_payloads(self) -> list[bytes]:
         is_tls_next = self._step is _Step.HELLO or self._step is _Step.AGREED
         if is_tls_next and self._splitter.next_byte == _TLS_HANDSHAKE:
             self._begin_upgrade()
             return []
-        return super()._next_payloads(count_max)
+        return super()._next_payloads()
 
     def _decode(self, payloads: list[bytes]) -> None:
         for index, payload in enumerate(payloads):

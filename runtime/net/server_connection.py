@@ -43,7 +43,7 @@ from bkctl.runtime.protocol.status import Status
 
 logger = logging.getLogger(__name__)
 
-_ADDS_PER_REQUEST = 8
+_ADDS_PER_REQUEST, _READS_PER_REQUEST = 8, 2
 
 _TURN_BATCH_BYTES = 256 * 1024
 """Answers to batch reads in one turn of a connection. Such an answer is as long as those to hundreds of reads."""
@@ -61,7 +61,7 @@ class ListenerLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Maximum open connections; a further one replaces the longest idle one."""
     turn_requests_max: int = 128
     """Requests that the bookie takes from one connection until it has looked at the others: one turn of the event loop.
-    Adds travel in runs and cost less: ``_ADDS_PER_REQUEST`` count as one."""
+    Adds and plain reads cost less: ``_ADDS_PER_REQUEST`` or ``_READS_PER_REQUEST`` count as one."""
     unanswered_bytes_max: int = 64 * 1024 * 1024
     """Limit for a connection's requests in progress (except reads), and also for its unsent answers. At the first limit
     the bookie stops reading from it until half is answered; at the second it rejects its reads."""
@@ -110,7 +110,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._reads = ConnectionReads(shared.read_lanes, self._begin_read)
         self._long_frame = LongFrame(shared.budget, self.resume_if_possible)
         self._received_ns = 0
-        self._turn_room = shared.limits.turn_requests_max
+        self._turn_room = self._batch_count_max = shared.limits.turn_requests_max
         self._turn_batch_bytes = 0
         self._is_reading_paused = False
         self._is_resume_scheduled = False
@@ -287,8 +287,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._long_frame.release()
         self._dispatch_calls()
         # Not what is left of the turn: that would cut runs of adds into small ones.
-        count_max = self._limits.turn_requests_max
-        while self._turn_room > 0 and not self._is_reading_paused and (payloads := self._next_payloads(count_max)):
+        while self._turn_room > 0 and not self._is_reading_paused and (payloads := self._next_payloads()):
             self._decode(payloads)
             self._dispatch_calls()
         if self._is_reading_paused:
@@ -302,24 +301,27 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.pause_reading()
             self.resume_if_possible()
 
-    def _next_payloads(self, count_max: int) -> list[bytes]:
+    def _next_payloads(self) -> list[bytes]:
         try:
-            payloads = self._splitter.payloads(count_max)
+            payloads = self._splitter.payloads(self._batch_count_max)
         except ProtocolError as error:
             self._dispatch(Junk(str(error)))
             return []
         if payloads:
-            self._long_frame.end()  # a long frame, if any, ended with the first payload
+            self._long_frame.end()  # it ended with the first payload
         return payloads
 
     def _decode(self, payloads: list[bytes]) -> None:
+        self._batch_count_max = self._limits.turn_requests_max * _READS_PER_REQUEST
         for call in self._codec.decode(payloads):
             if isinstance(call, BookieRequest):
                 call.received_ns = self._received_ns
-            if isinstance(call, AddRun):
-                self._turn_room -= -(-len(call.bodies) // _ADDS_PER_REQUEST)
+            if isinstance(call, AddRun | ReadRun):
+                per_request = _ADDS_PER_REQUEST if isinstance(call, AddRun) else _READS_PER_REQUEST
+                self._turn_room -= -(-len(call.entry_ids) // per_request)
             else:
-                self._turn_room -= len(call.entry_ids) if isinstance(call, ReadRun) else 1
+                self._turn_room -= 1
+                self._batch_count_max = self._limits.turn_requests_max
             self._calls.append(call)
 
     def _dispatch_calls(self) -> None:

@@ -39,17 +39,18 @@ class AddRun(BookieRequest, gc=False):
     txn_ids: list[int]
     entry_ids: list[int]
     bodies: list[bytes]
+    size_bytes: int = 0
+    """Size of all bodies. Only the methods of this class change it, and the columns."""
 
-    @property
-    def size_bytes(self) -> int:
-        """Size of all bodies."""
-        return sum(map(len, self.bodies))
+    def __post_init__(self) -> None:
+        self.size_bytes = sum(map(len, self.bodies))
 
     def extend(self, txn_ids: list[int], entry_ids: list[int], bodies: list[bytes]) -> None:
         """Append adds."""
         self.txn_ids += txn_ids
         self.entry_ids += entry_ids
         self.bodies += bodies
+        self.size_bytes += sum(map(len, bodies))
 
     def cut(self, count: int) -> AddRun:
         """Remove the first ``count`` adds; returns them."""
@@ -65,11 +66,13 @@ class AddRun(BookieRequest, gc=False):
             received_ns=self.received_ns,
         )
         del self.txn_ids[:count], self.entry_ids[:count], self.bodies[:count]
+        self.size_bytes -= first.size_bytes
         return first
 
     def put_back(self, first: AddRun) -> None:
         """Undo a cut."""
         self.txn_ids[:0], self.entry_ids[:0], self.bodies[:0] = first.txn_ids, first.entry_ids, first.bodies
+        self.size_bytes += first.size_bytes
 
 
 class ReadCall(BookieRequest, gc=False):

@@ -133,9 +133,8 @@ def _extend(run: AddRun, payloads: Sequence[bytes], first: int) -> int:
     """Append the adds from index ``first`` on whose packets begin as that of the run's first one did, up to the entry
     id; returns how many there are."""
     same = _like(payloads, first, _ENTRY_ID_AT, _ADD_BYTES_MIN)
-    run.entry_ids += chain.from_iterable(map(_ENTRY_ID.unpack_from, same, repeat(_ENTRY_ID_AT)))
-    run.bodies += map(_BODY_OF, same)
-    run.txn_ids *= 1 + len(same)
+    entry_ids = list(chain.from_iterable(map(_ENTRY_ID.unpack_from, same, repeat(_ENTRY_ID_AT))))
+    run.extend(run.txn_ids * len(same), entry_ids, list(map(_BODY_OF, same)))
     return len(same)
 
 

@@ -166,9 +166,7 @@ def _gather(adds: v3_adds.PlainAdds, calls: list[Call], runs: _Runs) -> None:
         if run is None:
             run = runs[ledger_id, key] = AddRun(ledger_id, key, form.is_recovery, False, False, [], [], [])
             calls.append(run)
-        run.txn_ids.append(txn_id)
-        run.entry_ids.append(entry_id)
-        run.bodies.append(body)
+        run.extend([txn_id], [entry_id], [body])
 
 
 def _join(adds: AddRun, calls: list[Call], runs: _Runs) -> None:

@@ -99,12 +99,14 @@ class RawClient:
         self._socket.close()
 
     def wait_until_idle(self) -> None:
-        """Until the bookie uses little CPU time; a few seconds at most."""
-        used_s = cpu_s(self._pid)
+        """Until the bookie has used little CPU time for a while, in which a checkpoint would begin; a few seconds at
+        most."""
+        used_s, quiet_count = cpu_s(self._pid), 0
         for _ in range(_IDLE_LOOKS_MAX):
             time.sleep(_IDLE_LOOK_S)
             before_s, used_s = used_s, cpu_s(self._pid)
-            if used_s - before_s < _IDLE_LOOK_S / 10:
+            quiet_count = quiet_count + 1 if used_s - before_s < _IDLE_LOOK_S / 10 else 0
+            if quiet_count == 2:
                 return
 
     def measure(self, frames: Sequence[bytes], in_flight: int) -> CellTurn:

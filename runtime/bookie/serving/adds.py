@@ -11,6 +11,7 @@ from bkctl.runtime.bookie.serving.ledger_handles import LedgerHandles
 from bkctl.runtime.ports import Clock, Responder, TimerHandle
 from bkctl.runtime.protocol.messages import AddRun
 from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.protocol.v2_bookie import is_binary_call
 from bkctl.storage.entry import ENTRY_HEADER_BYTES_MIN
 from bkctl.storage.errors import (
     DeletionPendingError,
@@ -20,7 +21,7 @@ from bkctl.storage.errors import (
     MemtableFullError,
     StorageError,
 )
-from bkctl.storage.ids import LEDGER_ID_MAX
+from bkctl.storage.ids import LEDGER_ID_MAX, EntryId, LedgerId
 from bkctl.storage.journal.format import is_zero_filled
 from bkctl.storage.measures import Measures, Outcomes
 
@@ -56,6 +57,8 @@ class AddPath:
         self._clock = clock
         self._throttle_ns = int(throttle_s * 1e9)
         self.request_checkpoint = request_checkpoint
+        self.on_stored: Callable[[], None] = lambda: None
+        """Called when adds are in the write cache and queued for the journal."""
         self._waiting: dict[int, deque[tuple[int, Responder, AddRun]]] = {}
         """By place (``LedgerHandles.route_of``); no queue is empty."""
         self._timer: TimerHandle | None = None
@@ -65,19 +68,20 @@ class AddPath:
 
         The adds of a run are stored together if all of them can be, otherwise in parts.
         """
-        if _is_valid(run):
-            self._add_valid(connection, run)
+        last_add_confirmed = _last_add_confirmed_if_valid(run)
+        if last_add_confirmed is not None:
+            self._add_valid(connection, run, last_add_confirmed)
         elif len(run.bodies) > 1:
             self._add_halves(connection, run, self.add)
         else:
             connection.answer(run, Status.BAD_REQUEST)
 
-    def _add_valid(self, connection: Responder, run: AddRun) -> None:
+    def _add_valid(self, connection: Responder, run: AddRun, last_add_confirmed: EntryId) -> None:
         if self._is_waiting(run):
             self._wait(connection, run)
-        elif not self._store(connection, run):
+        elif not self._store(connection, run, last_add_confirmed):
             if len(run.bodies) > 1:
-                self._add_halves(connection, run, self._add_valid)
+                self._add_halves(connection, run, self.add)
             else:
                 self._wait(connection, run)
 
@@ -101,7 +105,7 @@ class AddPath:
             while queue:
                 due_ns, connection, run = queue[0]
                 count = len(run.bodies)
-                if self._store(connection, run):
+                if self._store(connection, run, _last_add_confirmed(run.bodies)):
                     queue.popleft()
                     self._note_end(due_ns, count, is_success=True)
                 elif count > 1:
@@ -122,7 +126,7 @@ class AddPath:
         """Whether other adds already wait for the directories of this run."""
         return bool(self._waiting) and self._handles.route_of(run.ledger_id) in self._waiting
 
-    def _store(self, connection: Responder, run: AddRun) -> bool:
+    def _store(self, connection: Responder, run: AddRun, last_add_confirmed: EntryId) -> bool:
         """Whether the run was stored or rejected; False if nothing was done.
 
         False for a single add: the write cache, the memory for changed rows or the journal's queue is full, or a
@@ -144,7 +148,7 @@ class AddPath:
                 return False
             if len(run.bodies) == 1:
                 handle.engine.add(ledger_id, run.entry_ids[0], run.bodies[0])
-            elif not handle.engine.add_many(ledger_id, run.entry_ids, run.bodies, _last_add_confirmed(run.bodies)):
+            elif not handle.engine.add_many(ledger_id, run.entry_ids, run.bodies, last_add_confirmed):
                 return False
         except MasterKeyMismatchError:
             connection.answer(run, Status.UNAUTHORIZED)
@@ -160,14 +164,15 @@ class AddPath:
             logger.error("ledger %d: cannot read its row: %s", ledger_id, error)
             connection.answer(run, Status.IO_ERROR)
         else:
-            self._wake_polls(run)
+            self._wake_polls(ledger_id, last_add_confirmed)
             handle.group_commit.append(connection, run)
+            self.on_stored()
         return True
 
-    def _wake_polls(self, run: AddRun) -> None:
+    def _wake_polls(self, ledger_id: LedgerId, last_add_confirmed: EntryId) -> None:
         """The LAC in an add is confirmed, so it is valid before the add is durable."""
-        if self._handles.polls.is_awaited(run.ledger_id):
-            self._handles.polls.note_lac(run.ledger_id, _last_add_confirmed(run.bodies))
+        if self._handles.polls.is_awaited(ledger_id):
+            self._handles.polls.note_lac(ledger_id, last_add_confirmed)
 
     def _wait(self, connection: Responder, run: AddRun) -> None:
         queue = self._waiting.setdefault(self._handles.route_of(run.ledger_id), deque())
@@ -197,18 +202,23 @@ class AddPath:
             del self._waiting[place]
 
 
-def _is_valid(run: AddRun) -> bool:
-    """Whether each body is an entry with these ids that a replay cannot mistake for another record."""
+def _last_add_confirmed_if_valid(run: AddRun) -> EntryId | None:
+    """The highest LAC in a run, if each body is an entry with these ids that a replay cannot mistake for another
+    record."""
     # Hazard H19: a replay reads a negative id as a control record. The collector never sees an id above the maximum.
     if not 0 <= run.ledger_id <= LEDGER_ID_MAX or min(run.entry_ids) < 0:
-        return False
+        return None
     if min(map(len, run.bodies)) < ENTRY_HEADER_BYTES_MIN:
-        return False
-    ledger_ids, entry_ids, _ = zip(*map(_HEAD.unpack_from, run.bodies), strict=True)
+        return None
+    if run.ledger_id == 0 and any(map(is_zero_filled, run.bodies)):  # replay treats zeros as a hole
+        return None
+    if is_binary_call(run):  # the bodies are where its ids are from
+        return _last_add_confirmed(run.bodies)
+    ledger_ids, entry_ids, confirmed = zip(*map(_HEAD.unpack_from, run.bodies), strict=True)
     if list(entry_ids) != run.entry_ids or ledger_ids.count(run.ledger_id) != len(ledger_ids):
-        return False
-    return run.ledger_id != 0 or not any(map(is_zero_filled, run.bodies))  # replay treats zeros as a hole
+        return None
+    return int(max(confirmed))
 
 
-def _last_add_confirmed(bodies: list[bytes]) -> int:
+def _last_add_confirmed(bodies: list[bytes]) -> EntryId:
     return int(max(map(_LAC.unpack_from, bodies))[0])

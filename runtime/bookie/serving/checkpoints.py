@@ -1,5 +1,7 @@
 """When checkpoints run: on a timer, when the write cache fills up, and at the stop. Source: storage section 5.8.
 
+One whose write cache is half full begins when the adds pause, so that the next burst need not share the disk with it.
+
 ``bkctl.storage.engine.ledger_storage`` defines the order of the steps that makes a crash safe. This service runs them
 in the checkpoint lane. While a disk has no space for a checkpoint none starts, and the bookie is read-only.
 """
@@ -29,6 +31,10 @@ the same work blocks reads for longer."""
 
 REST_S_MAX: Final = 1.0
 """Longest single rest, so that one slow sync does not cause an equally long pause."""
+
+
+IDLE_S: Final = 0.05
+"""Adds pause if none came for this long and none is queued."""
 
 
 class CheckpointPace:
@@ -101,6 +107,9 @@ class CheckpointService:
         self._waiting: list[asyncio.Future[None]] = []
         self._paths_without_mark: set[str] = set()
         self._settling: list[asyncio.Future[None]] = []
+        self._is_idle: Callable[[], bool] = lambda: False
+        self._has_adds = False
+        self._idle_look: asyncio.TimerHandle | None = None
 
     def step_count(self) -> int:
         """Grows while a checkpoint goes on."""
@@ -113,6 +122,26 @@ class CheckpointService:
     def request(self) -> None:
         """Start the next checkpoint now, or as soon as the running one has ended."""
         self._wake.set()
+
+    def idle_when(self, is_idle: Callable[[], bool]) -> None:
+        """``is_idle``: whether no add waits for the journal."""
+        self._is_idle = is_idle
+
+    def note_adds(self) -> None:
+        """Call after each run of adds: when they pause, a write cache that is half full is flushed."""
+        self._has_adds = True
+        if self._idle_look is None:
+            self._look_again()
+
+    def _look_again(self) -> None:
+        self._idle_look = asyncio.get_running_loop().call_later(IDLE_S, self._look_for_pause)
+
+    def _look_for_pause(self) -> None:
+        is_pause, self._has_adds, self._idle_look = self._is_idle() and not self._has_adds, False, None
+        if not is_pause:
+            self._look_again()
+        elif any(engine.is_checkpoint_due for engine in self._storage.engines):
+            self.request()
 
     async def flushed(self) -> None:
         """Return when the next checkpoint to start has ended, even if it failed; without disk space, possibly never."""
@@ -255,5 +284,7 @@ class CheckpointService:
 
     def stop(self) -> None:
         """Let ``run`` return after the checkpoint that is running, if any."""
+        if self._idle_look is not None:
+            self._idle_look.cancel()
         self._stopping.set()
         self._wake.set()

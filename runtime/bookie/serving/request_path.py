@@ -45,6 +45,8 @@ class RequestPath:
         self.handles = LedgerHandles(storage, self.journals, ports.clock)
         self.adds = AddPath(self.handles, ports.clock, config.throttle_max_s, checkpoints.request)
         checkpoints.on_caches_swapped(self.adds.retry_waiting)
+        checkpoints.idle_when(lambda: not any(journal.queued_count for journal in self.journals))
+        self.adds.on_stored = checkpoints.note_adds
         for journal in self.journals:
             journal.on_room(self.adds.retry_waiting)
         modes.on_no_room(self.adds.refuse_waiting)

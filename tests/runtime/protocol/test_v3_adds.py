@@ -118,14 +118,16 @@ def test_any_adds_are_read_as_protobuf_reads_them(stream: list[bytes], is_repeat
 
 
 @given(
-    first_txn_id=st.sampled_from([0, 1, 100, 120, 16_370, 2**40, 2**63 - 30, 2**64 - 30]),
+    first_txn_id=st.sampled_from([0, 1, 100, 120, 16_370, 2**40 - 20, 2**63 - 30, 2**64 - 30]),
     step=st.integers(1, 3),
-    first_entry_id=st.sampled_from([0, 100, 120, 16_370, 2**40, 2**63 - 30]),
+    first_entry_id=st.sampled_from([0, 100, 120, 16_370, 2**40 - 15, 2**63 - 30]),
     size=st.sampled_from([24, 100, 200]),
     changes=st.lists(st.tuples(st.integers(0, 24), st.integers(0, 80), st.binary(max_size=2)), max_size=2),
     is_recovery=st.booleans(),
 )
 @example(0, 1, 0, 100, [], False)
+@example(2**40 - 20, 1, 2**40 - 15, 100, [], False)
+@example(2**40 - 20, 3, 2**40 - 15, 100, [], False)
 def test_consecutive_adds_are_read_as_protobuf_reads_them(
     first_txn_id: int,
     step: int,
@@ -160,6 +162,19 @@ def test_consecutive_adds_are_read_as_protobuf_reads_them(
                 for each in zip(call.txn_ids, call.entry_ids, strict=True)
             ]
             assert BookieCodec(FRAME_BYTES_MAX).encode(call, Status.OK) == b"".join(singly)
+
+
+def test_the_size_of_a_run_is_that_of_its_bodies() -> None:
+    def sizes() -> list[tuple[int, int]]:
+        return [(each.size_bytes, sum(map(len, each.bodies))) for each in (run, first)]
+
+    run = AddRun(1, KEYS[0], False, False, False, [1, 2], [0, 1], [b"a", b"bb"])
+    first = run.cut(1)
+    assert sizes() == [(2, 2), (1, 1)]
+    run.extend([3], [2], [b"ccc"])
+    assert sizes() == [(5, 5), (1, 1)]
+    run.put_back(first)
+    assert sizes() == [(6, 6), (1, 1)]
 
 
 def test_recovery_adds_become_one_run_and_others_keep_their_place() -> None:

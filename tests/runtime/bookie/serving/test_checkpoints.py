@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import os
 import time
 from collections.abc import AsyncIterator
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bkctl.runtime.bookie.disks.modes import BookieModes
-from bkctl.runtime.bookie.serving.checkpoints import CheckpointPace, CheckpointService, RetryDelays
+from bkctl.runtime.bookie.serving.checkpoints import IDLE_S, CheckpointPace, CheckpointService, RetryDelays
 from bkctl.runtime.net.loop import LaneWorkers
 from bkctl.storage.disk_room import DiskRoom
 from bkctl.storage.engine.ledger_storage import LedgerStorage
@@ -100,6 +101,29 @@ async def test_a_checkpoint_that_failed_tells_nobody(opened: OpenEngine) -> None
         await asyncio.gather(first, second)
     for entry_id in (0, 1):
         assert opened.engine.stored.read(1, entry_id) == entry(1, entry_id)
+
+
+async def test_a_half_full_write_cache_is_flushed_when_adds_pause(opened: OpenEngine) -> None:
+    """Neither before it is half full, nor while adds come or wait for the journal."""
+    is_idle = True
+    opened.service.idle_when(lambda: is_idle)
+    entry_ids = itertools.count()
+
+    def add() -> None:
+        entry_id = next(entry_ids)
+        opened.engine.add(1, entry_id, entry(1, entry_id, bytes(5000)))
+        opened.service.note_adds()
+
+    add()
+    await asyncio.sleep(4 * IDLE_S)
+    assert opened.engine.stored.read(1, 0) is None
+    while not opened.engine.is_filling_up:
+        add()
+    is_idle = False
+    await asyncio.sleep(4 * IDLE_S)
+    assert opened.engine.stored.read(1, 0) is None
+    is_idle = True
+    await until(lambda: opened.engine.stored.read(1, 0) is not None)
 
 
 async def test_a_large_deletion_is_ended_by_the_checkpoints_that_follow_at_once(opened: OpenEngine) -> None:
