@@ -89,7 +89,11 @@ class WorkProgress:
         left = last.ledgers_total - last.ledgers_done
         done = f"{last.ledgers_done - last.ledgers_failed} of {counted(last.ledgers_total, 'ledger')} finished"
         copied = f"{counted(last.entries_copied, 'entry', 'entries')} ({size(last.bytes_copied)}) copied"
-        return f"stopped before the end: {done}{last.failed}, {left} left; {copied}{self.rest}"
+        waits = counted(
+            last.waiting_for_writers, "open ledger waits for its writer", "open ledgers wait for their writers"
+        )
+        waiting = f"; {waits}" if last.waiting_for_writers else ""
+        return f"stopped before the end: {done}{last.failed}, {left} left; {copied}{waiting}{self.rest}"
 
 
 @asynccontextmanager

@@ -300,7 +300,7 @@ def time_to_copy(bytes_to_copy: int, pace: CopyPace, targets: int) -> tuple[str,
     time_s = bytes_to_copy / _ASSUMED_BYTES_PER_S
     assumed = "less than 1 s" if time_s < 1 else f"about {duration(time_s)}"
     at_rate = f"{assumed} at {size(_ASSUMED_BYTES_PER_S)}/s"
-    return (f"would take {at_rate}; how fast it is shows only when it runs (no --copy-rate)",)
+    return (f"copying would take {at_rate}; how fast it is shows only when it runs (no --copy-rate)",)
 
 
 def _open_ledger_sentences(

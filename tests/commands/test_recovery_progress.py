@@ -9,6 +9,7 @@ import msgspec
 
 from bkctl.commands.config import Settings
 from bkctl.commands.console import Console
+from bkctl.commands.outages import WorkProgress
 from bkctl.commands.progress import ProgressBar, Silence
 from bkctl.commands.recovery_progress import RecoveryProgressView, recovery_progress
 from bkctl.runtime.replication.run.ledgers import RecoveryProgress
@@ -93,6 +94,9 @@ def test_when_only_writers_are_waited_for_the_time_left_is_their_wait() -> None:
     line = view.line()
     assert line is not None
     assert line.endswith("waits 3 s for the writers of 1 open ledger, about 3 s left"), "failed bytes are never copied"
+    work = WorkProgress(10)
+    work.note(some_failed)
+    assert work.sentence().endswith(" copied; 1 open ledger waits for its writer")
 
 
 def test_ledgers_that_failed_are_no_progress_and_the_time_left_keeps_to_the_limit() -> None:

@@ -141,7 +141,7 @@ def test_a_plan_says_which_ledgers_cannot_be_closed() -> None:
 
 
 NO_BYTES = "how long it takes shows only when it runs"
-SOON = "would take less than 1 s at 100.0 MiB/s; how fast it is shows only when it runs (no --copy-rate)"
+SOON = "copying would take less than 1 s at 100.0 MiB/s; how fast it is shows only when it runs (no --copy-rate)"
 LEFT_OPEN = "its last segment is open, and such ledgers are skipped"
 SKIP = Policy(open_ledgers=OpenLedgers.SKIP)
 BEST_EFFORT = Policy(config=ReplicationConfig(placement=PlacementMode.BEST_EFFORT))
@@ -328,7 +328,7 @@ def test_a_plan_says_how_long_it_takes_if_a_limit_says_so() -> None:
     large = ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=60 * 1024**3)
     found = plan(plan_ledger(1, large, 0, DEAD, LIVE))
     assert plan_summary(found)[1:] == [
-        "would take about 10 min at 100.0 MiB/s; how fast it is shows only when it runs (no --copy-rate)"
+        "copying would take about 10 min at 100.0 MiB/s; how fast it is shows only when it runs (no --copy-rate)"
     ]
     limited = plan_summary(found, Policy(pace=CopyPace(bytes_per_s=2**20)))
     assert limited[1:] == ["takes at least 17 h at the limit of 1.0 MiB/s"]

@@ -205,7 +205,7 @@ def test_what_changed_since_an_earlier_report_is_on_the_page() -> None:
 
 
 def test_no_change_is_a_sentence() -> None:
-    assert "<p>No ledger changed its state.</p>" in report_page(REPORT, compare(REPORT, REPORT))
+    assert "<p>No ledger is better or worse.</p>" in report_page(REPORT, compare(REPORT, REPORT))
 
 
 def test_the_trend_has_the_newest_runs() -> None:

@@ -99,7 +99,7 @@ class AuditChanges(msgspec.Struct, frozen=True, kw_only=True):
                 change, nouns = each.now - each.before, _COPIES[each.name]
                 number = f"{abs(change):,} {'more' if change > 0 else 'fewer'}"
                 parts.append(f"{number} {nouns[abs(change) > 1]}")
-        changes = enumerated(parts) if parts else "no ledger changed its state"
+        changes = enumerated(parts) if parts else "no ledger is better or worse"
         return f"{changes}; copies were not compared" if self.has_unknown_copies else changes
 
 

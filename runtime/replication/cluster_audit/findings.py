@@ -97,7 +97,7 @@ def audit_findings(report: AuditReport) -> list[AuditFinding]:
     serve, others_down = map(AuditFinding, _serve_unregistered(report)), _startable(report)
     found = [*_missing(report), *held_findings(report)]
     found = [*found, *serve] if others_down else [*serve, *found]
-    found += [*_bookies(report), *_leaving(report), *_unreferenced(report), *_awaited(report)]
+    found += [*_bookies(report), *_unreferenced(report), *_awaited(report)]
     found += _others(report)
     return sorted(found, key=lambda each: each.advice.severity, reverse=True)
 
@@ -309,7 +309,7 @@ def _open_for_long(rows: Sequence[ListedLedger], total: int, now_ms: int) -> Adv
 
 
 def _bookies(report: AuditReport) -> Iterator[AuditFinding]:
-    """Registered bookies that do not answer or have no space; and why nothing repairs ledgers that miss copies.
+    """Registered bookies that do not answer, leave or have no space; and why nothing repairs ledgers that miss copies.
 
     First of all, that the report is of an older snapshot: a server may still write the newer ones."""
     summary = report.summary
@@ -320,7 +320,7 @@ def _bookies(report: AuditReport) -> Iterator[AuditFinding]:
     refusals = {each.bookie_id: each.refusal for each in report.bookies if each.refusal is not None}
     troubles = {each.bookie_id: each.trouble for each in report.bookies if each.trouble is not None}
     down = summary.bookies_named_unregistered
-    for advice in (*not_answering(silent, refusals, down), *troubled(troubles, down)):
+    for advice in (*not_answering(silent, refusals, down), *troubled(troubles, down), *_leaving(report)):
         yield AuditFinding(advice)
     used = {each.bookie_id: used_fraction(each.disk_total_bytes, each.disk_free_bytes) for each in report.bookies}
     full = {each.bookie_id: each.out_of_space for each in report.bookies if each.out_of_space is not None}
@@ -352,11 +352,11 @@ def _unreferenced(report: AuditReport) -> Iterator[AuditFinding]:
         yield AuditFinding(not_referenced(members, report.summary.ledgers, given_up))
 
 
-def _leaving(report: AuditReport) -> Iterator[AuditFinding]:
+def _leaving(report: AuditReport) -> Iterator[Advice]:
     """Bookies that a drain made read-only."""
     leaving = [each for each in report.leaving if not each.given_up_ledgers]
     is_short, is_at_risk = _writers_stop(report) is not None, _down_total(report) > 0
-    yield from map(AuditFinding, leaving_findings(leaving, is_short=is_short, is_at_risk=is_at_risk))
+    return leaving_findings(leaving, is_short=is_short, is_at_risk=is_at_risk)
 
 
 def _awaited(report: AuditReport) -> Iterator[AuditFinding]:

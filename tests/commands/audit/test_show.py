@@ -108,7 +108,7 @@ def test_a_report_of_an_older_bkctl_is_shown(report: tuple[str, dict[str, object
     assert shown.exit_code == FINDINGS, shown
     verdict, changes = shown.stdout.splitlines()[:2]
     assert verdict.startswith("warning: ")
-    assert changes.endswith(": no ledger changed its state")
+    assert changes.endswith(": no ledger is better or worse")
 
 
 def test_the_severity_of_the_verdict_is_coloured(report: tuple[str, dict[str, object]]) -> None:

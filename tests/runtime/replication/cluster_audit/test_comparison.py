@@ -92,7 +92,7 @@ def test_the_same_report_has_no_change() -> None:
     found = compare(same, same)
     assert found.ledgers == ()
     assert found.different_counts == []
-    assert str(found) == "no ledger changed its state"
+    assert str(found) == "no ledger is better or worse"
 
 
 def with_inventory(plain: AuditReport, bad_copies: int, **changes: Any) -> AuditReport:
@@ -114,7 +114,7 @@ def test_a_copy_that_was_not_examined_is_not_repaired(changes: dict[str, Any]) -
     plain = report(*LEDGERS)
     bad, part = with_inventory(plain, 540), with_inventory(plain, 0, **changes)
     for found in (compare(bad, part), compare(part, bad), compare(part, with_inventory(plain, 7, inventory="sampled"))):
-        assert (str(found), found.different_counts) == ("no ledger changed its state; copies were not compared", [])
+        assert (str(found), found.different_counts) == ("no ledger is better or worse; copies were not compared", [])
     assert (run_of(part, "run=2").bad_copies, run_of(part, "run=2").lost_entries) == (None, None)
     assert (run_of(bad, "run=1").bad_copies, run_of(bad, "run=1").lost_entries) == (540, 1)
 
@@ -129,7 +129,7 @@ def test_bad_copies_are_compared_if_both_inventories_know_all_copies() -> None:
     assert (str(worse), str(better)) == ("540 more bad copies", "540 fewer bad copies")
     assert {each.name: each.now for each in worse.counts}["lost_entries"] == 1
     assert compare(plain, bad).different_counts == compare(bad, plain).different_counts == []
-    assert str(compare(plain, bad)) == "no ledger changed its state"
+    assert str(compare(plain, bad)) == "no ledger is better or worse"
 
 
 def test_what_was_cut_off_a_list_is_neither_new_nor_healed() -> None:
