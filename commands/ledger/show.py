@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, TypeAlias
 
 import typer
 
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
-from bkctl.commands.errors import InvalidArgumentError, Outcome
-from bkctl.commands.ledger.rows import ENSEMBLE_TABLE, SUMMARY_TABLE, detail, ensemble_rows, stored_row
+from bkctl.commands.errors import InvalidArgumentError
+from bkctl.commands.ledger.rows import ENSEMBLE_TABLE, detail, ensemble_rows
 from bkctl.commands.parse import all_ledger_ids
 from bkctl.commands.session import open_session
+from bkctl.commands.several import in_turn
 from bkctl.runtime.client import LedgerClient
-from bkctl.runtime.errors import ConfigurationError, LedgerNotFoundError, MetadataAuthError, MetadataFormatError
+from bkctl.runtime.errors import ConfigurationError, MetadataAuthError, MetadataFormatError
 from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger, read_stored
 from bkctl.storage.words import size
 
@@ -26,30 +26,18 @@ async def show(
     context: CommandContext,
     ledger: Annotated[list[str], typer.Argument(metavar="LEDGER...", help="Ledger ids: decimal, 0x... or UUID")],
     raw: Annotated[bool, typer.Option("--raw", help="Print only the raw bytes of the metadata")] = False,
-) -> Outcome:
+) -> None:
     """Show the metadata of ledgers: state, quorums, segments with their bookies, custom metadata."""
     ledger_ids = all_ledger_ids(ledger)
     if raw and len(ledger_ids) > 1:
         raise InvalidArgumentError("--raw prints one ledger; use bkctl ledger export --native for several")
     async with open_session(context, must_exist=False) as session:
         client = await session.client()
-        found: list[StoredLedger] = []
-        for ledger_id in ledger_ids:
-            try:
-                found.append(await read_stored(client.store, client.ports.ledgers, ledger_id))
-            except LedgerNotFoundError as error:
-                if len(ledger_ids) == 1:
-                    raise
-                context.console.warn(str(error))
-        broken = {each.ledger_id: await _broken_rules(client, each) for each in found}
-    if not found:
-        raise LedgerNotFoundError(ledger_ids[0], "none of the ledgers exists")
-    if len(ledger_ids) == 1:
-        _show_one(context, found[0], broken[found[0].ledger_id], is_raw=raw)
-        return Outcome.OK
-    _show_all(context, found, broken)
-    is_whole = len(found) == len(ledger_ids) and all(each.metadata is not None for each in found)
-    return Outcome.OK if is_whole else Outcome.PARTIAL
+        with in_turn(context, [str(each) for each in ledger_ids]) as turns:
+            for ledger_id in ledger_ids:
+                with turns.turn():
+                    found = await read_stored(client.store, client.ports.ledgers, ledger_id)
+                    _show_one(context, found, await _broken_rules(client, found), is_raw=raw)
 
 
 async def _broken_rules(client: LedgerClient, ledger: StoredLedger) -> _Verdict:
@@ -76,21 +64,6 @@ def _show_one(context: CommandContext, ledger: StoredLedger, verdict: _Verdict, 
     if ledger.metadata is None:
         raise MetadataFormatError(f"ledger {ledger.ledger_id}: {ledger.problem} (--raw prints its bytes)", ledger.path)
     _print(context, ledger, verdict)
-
-
-def _show_all(context: CommandContext, found: list[StoredLedger], verdicts: Mapping[int, _Verdict]) -> None:
-    if not context.console.is_for_people:
-        rows = [
-            stored_row(each) | ({} if each.metadata is None else _full(each) | verdicts[each.ledger_id])
-            for each in found
-        ]
-        context.console.rows(SUMMARY_TABLE.titled("LedgerDetails"), rows)
-        return
-    for ledger in found:
-        if ledger.metadata is None:
-            context.console.warn(f"ledger {ledger.ledger_id}: {ledger.problem}")
-        else:
-            _print(context, ledger, verdicts[ledger.ledger_id])
 
 
 def _full(ledger: StoredLedger) -> dict[str, object]:

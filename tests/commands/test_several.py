@@ -57,6 +57,9 @@ def test_the_exit_code_is_the_worst_and_the_others_are_shown(cluster: Cluster) -
     shown = cluster.run("bookie", "show", "nobody:1", first)
     assert (shown.exit_code, [item["id"] for item in shown.json()["items"]]) == (4, [first])
     assert "error: no bookie nobody:1 in this cluster\n" in shown.stderr
+    shown = cluster.run("ledger", "show", "0", "9999", "1")
+    assert (shown.exit_code, [item["ledger_id"] for item in shown.json()["items"]]) == (4, ["0", "1"])
+    assert "error: ledger 9999: there is no such ledger\n" in shown.stderr
     explained = cluster.run("ledger", "explain", "0", "1")
     assert (explained.exit_code, [each["ledger_id"] for each in explained.json()["items"]]) == (10, ["0", "1"])
     mixed = cluster.run("ledger", "explain", "77", "0")

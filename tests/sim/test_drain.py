@@ -154,6 +154,20 @@ def test_an_idle_writer_holds_a_drain_up_only_until_the_limit(policy: OpenLedger
     simulate(scenario)
 
 
+def test_a_drain_that_waits_says_why_ledgers_failed() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        decommission = await started(cluster)
+        live = sorted((await cluster.ports.registrations.snapshot()).live)
+        await cluster.store(ledger({0: tuple(live)}, 2, 2, last_entry_id=4, length=5))
+        await cluster.store(OPEN, entries=5)
+        moments: list[RecoveryProgress] = []
+        await drain(decommission, 10.0, on_progress=moments.append)
+        waits = [each.failed for each in moments if each.waiting_for_writers]
+        assert set(waits) == {", 1 failed (no bookie to copy to)"}
+
+    simulate(scenario)
+
+
 def test_a_bookie_that_is_writable_again_ends_the_drain() -> None:
     async def scenario(cluster: RepairCluster) -> None:
         decommission = await started(cluster)

@@ -9,6 +9,7 @@ read-only. The end is a scan of all ledgers that finds no reference.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 
@@ -28,7 +29,7 @@ from bkctl.runtime.replication.config import OpenLedgers
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from bkctl.runtime.replication.plan.recovery_plan import RecoveryPlan
 from bkctl.runtime.replication.plan.store import RecoveryJob
-from bkctl.runtime.replication.run.ledgers import RecoveryProgress
+from bkctl.runtime.replication.run.ledgers import RecoveryProgress, most_common_reason
 from bkctl.runtime.replication.run.recovery import BookieRecovery, RecoveryReport
 from bkctl.runtime.replication.turn.bookies import LiveBookies
 
@@ -263,10 +264,12 @@ def _while_waiting(
 ) -> RecoveryProgress:
     """The progress of a pass that only waits for the writers of open ledgers."""
     failures = (failure for report in reports for failure in report.failures)
+    failed = {each.ledger_id: each.reason for each in failures if each.reason is not FailureReason.OPEN}
     return RecoveryProgress(
         ledgers_done=todo.totals.ledgers - open_ledgers,
         ledgers_total=todo.totals.ledgers,
-        ledgers_failed=len({each.ledger_id for each in failures if each.reason is not FailureReason.OPEN}),
+        ledgers_failed=len(failed),
+        why_failed=most_common_reason(Counter(failed.values())),
         entries_copied=sum(report.entries for report in reports),
         bytes_copied=sum(report.bytes_copied for report in reports),
         bytes_planned=todo.totals.bytes_to_copy,

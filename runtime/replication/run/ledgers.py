@@ -147,6 +147,12 @@ class RecoveryProgress(msgspec.Struct, frozen=True, kw_only=True):
         return text
 
 
+def most_common_reason(failures: Counter[FailureReason]) -> str:
+    """Why most of the ledgers failed, by the first reason of each; empty if none did."""
+    mostly = "mostly: " if len(failures) > 1 else ""
+    return "".join(f"{mostly}{reason.value}" for reason, _ in failures.most_common(1))
+
+
 @dataclasses.dataclass(eq=False)
 class LedgerRun:
     """State of one run over many ledgers. ``on_result`` gets the result of each, once."""
@@ -276,11 +282,10 @@ class LedgerRun:
             return None
 
     def _why_failed(self) -> str:
-        mostly = "mostly: " if len(self._failures) > 1 else ""
-        for reason, _ in self._failures.most_common(1):
-            silent = [each for each, _ in self._silent.most_common(1) if reason is FailureReason.UNREADABLE]
-            return f"{mostly}{reason.value}" + "".join(f": {each} does not answer" for each in silent)
-        return ""
+        why = most_common_reason(self._failures)
+        if why.endswith(FailureReason.UNREADABLE.value):
+            why += "".join(f": {each} does not answer" for each, _ in self._silent.most_common(1))
+        return why
 
     def _report_progress(self, *, is_forced: bool = False) -> None:
         now_ns = self._ports.clock.monotonic_ns()

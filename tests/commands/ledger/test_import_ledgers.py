@@ -282,8 +282,8 @@ async def test_show_of_several(shell: LedgerShell) -> None:
     assert [(each["ledger_id"], each["state"]) for each in both["items"]] == [("1", "closed"), (str(2**62), "open")]
     assert both["items"][0]["owner"] == "cursor s"
     assert both["items"][0]["ensembles"][0]["ensemble"] == ["b1:3181", "b2:3181", "b3:3181"]
-    assert (await shell.run("show", "1", "99")).exit_code == 9
-    assert (await shell.run("show", "1", "3")).exit_code == 9
+    assert (await shell.run("show", "1", "99")).exit_code == 4
+    assert (await shell.run("show", "1", "3")).exit_code == 12
     assert (await shell.run("show", "99", "98")).exit_code == 4
     assert (await shell.run("show", "99")).exit_code == 4
     assert (await shell.run("show", "3")).exit_code == 12
