@@ -112,6 +112,8 @@ class LeftGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Bookies whose start brings all of them back; those that are given up come last."""
     only_given_up: tuple[int, ...] = ()
     """Those of the ledgers that only bookies which are given up bring back."""
+    needs_bookie: bool = False
+    """Whether another bookie must be added, if none of ``to_start`` can come back."""
     detail: str = ""
     owner: str | None = None
 
@@ -215,6 +217,7 @@ def _group(
         command=None if command is None else command.format(ledger_ids[0]),
         to_start=to_start,
         only_given_up=tuple(sorted(only_given_up)),
+        needs_bookie=left is Left.NO_TARGET and not shortage.only_to,
         detail=first.bare_detail,
         owner=first.owner,
     )
@@ -311,6 +314,6 @@ def after_recovery(
     is_movable = any(
         group.remedy or group.left in {Left.OPEN, Left.AGAIN} for group in groups if not group.only_given_up
     )
-    more = "add a bookie, then " if any(group.left is Left.NO_TARGET for group in groups) else ""
+    more = "add a bookie, then " if any(group.needs_bookie for group in groups) else ""
     absent = f"{more}continue with: {again(())}" if is_movable else explain
     return f"; once {serves}, nothing is left to recover" + (f"; if {it} cannot come back, {absent}" if absent else "")

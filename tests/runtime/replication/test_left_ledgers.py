@@ -242,3 +242,7 @@ def test_named_targets_that_cannot_take_the_copies_are_named_and_no_bookie_is_to
     remedy = "b2 and b3 cannot take them: name others with --to, or leave it out"
     assert [(each.remedy, each.command, each.to_start) for each in groups] == [(remedy, "bkctl bookie list", ())]
     assert after_recovery(groups, ["b1"], lambda _: AGAIN, LastStep()) == f"; then continue with: {AGAIN}"
+    unread = LedgerFailure(2, FailureReason.LOST, (EntryRange(0, 1),), "no copy", absent=("b1",))
+    both = left_groups([*short, unread], ["b1"], shortage=Shortage(only_to=("b3", "b2")))
+    end = f"; once b1 serves, nothing is left to recover; if it cannot come back, continue with: {AGAIN}"
+    assert after_recovery(both, ["b1"], lambda _: AGAIN, LastStep()) == end
