@@ -28,20 +28,25 @@ def is_drain_order(order: str) -> bool:
 
 
 class DrainedBookie(msgspec.Struct, frozen=True):
-    """One of them. ``waiting``: all ledgers that reference it, if each only waits for its writer, so that a drain moves
-    none of them. ``topics``: the Pulsar topics whose brokers close some of these."""
+    """One of them. A drain moves none of the ledgers that reference it if they are ``waiting`` for their writers, or
+    ``stuck``, without another bookie to copy to; otherwise both are empty. ``topics``: the Pulsar topics whose brokers
+    close some of those that wait."""
 
     is_referenced: bool = False
     waiting: frozenset[int] = frozenset()
     topics: frozenset[str] = frozenset()
+    stuck: frozenset[int] = frozenset()
 
 
 class DrainedTally:
-    """Collects what ledgers say about drained bookies."""
+    """Collects what ledgers say about drained bookies. ``writable``: the bookies that can take copies."""
 
-    def __init__(self, bookie_ids: Collection[str]) -> None:
+    def __init__(self, bookie_ids: Collection[str], writable: Collection[str]) -> None:
+        self._writable = frozenset(writable).difference(bookie_ids)
         self._movable: set[str] = set()
         self._waiting: dict[str, dict[int, str | None]] = {each: {} for each in bookie_ids}
+        self._stuck: dict[str, set[int]] = {each: set() for each in bookie_ids}
+        self._are_some_unreadable = False
 
     @property
     def is_done(self) -> bool:
@@ -53,22 +58,31 @@ class DrainedTally:
         bookies = self._waiting.keys() & metadata.bookies() - self._movable
         if not bookies:
             return
-        earlier = frozenset(chain.from_iterable(each.ensemble for each in metadata.segments[:-1]))
+        to_move = metadata.segments[:-1] if metadata.state is LedgerState.OPEN else metadata.segments
         for bookie_id in bookies:
-            if metadata.state is LedgerState.OPEN and bookie_id not in earlier:
+            ensembles = [each.ensemble for each in to_move if bookie_id in each.ensemble]
+            if not ensembles:
                 self._waiting[bookie_id][ledger_id] = topic_of_broker(dict(metadata.custom_metadata))
-            else:
+            elif any(self._writable.difference(each) for each in ensembles):
                 self._movable.add(bookie_id)
+            else:
+                self._stuck[bookie_id].add(ledger_id)
+
+    def add_unreadable(self) -> None:
+        """Note that one ledger cannot be read, which may reference any of them."""
+        self._are_some_unreadable = True
 
     def result(self, *, is_complete: bool) -> dict[str, DrainedBookie]:
-        """Without the bookies of which it is unknown. ``is_complete``: whether all ledgers were read."""
+        """Without the bookies of which it is unknown. ``is_complete``: whether all ledgers were looked at."""
         found: dict[str, DrainedBookie] = {}
         for bookie_id, waiting in self._waiting.items():
-            if bookie_id in self._movable or (waiting and not is_complete):
+            stuck = self._stuck[bookie_id]
+            is_referenced = bool(waiting or stuck)
+            if bookie_id in self._movable or (is_referenced and not is_complete):
                 found[bookie_id] = DrainedBookie(is_referenced=True)
-            elif is_complete:
+            elif is_complete and (is_referenced or not self._are_some_unreadable):
                 topics = frozenset(filter(None, waiting.values()))
-                found[bookie_id] = DrainedBookie(bool(waiting), frozenset(waiting), topics)
+                found[bookie_id] = DrainedBookie(is_referenced, frozenset(waiting), topics, frozenset(stuck))
         return found
 
 
@@ -93,7 +107,9 @@ class LeavingBookie(msgspec.Struct, frozen=True, kw_only=True):
     is_referenced: bool | None = None
     """Whether ledgers reference it; null: it is not known."""
     waiting_ledgers: tuple[str, ...] = ()
-    """All ledgers that reference it, if each only waits for its writer."""
+    """All ledgers that reference it and wait for their writers, if a drain moves none of the others either."""
+    stuck_ledgers: tuple[str, ...] = ()
+    """The same of those that have no other bookie to copy to."""
     waiting_topics: tuple[str, ...] = ()
     """The Pulsar topics whose brokers close some of these."""
     is_risk_accepted: bool = False
@@ -130,9 +146,12 @@ def leaving_bookies_of(
             is_risk_accepted=order.startswith(LEAVES_AT_RISK),
         )
         if left is not None:
-            waiting, topics = tuple(map(str, sorted(left.waiting))), tuple(sorted(left.topics))
             known = msgspec.structs.replace(
-                known, is_referenced=left.is_referenced, waiting_ledgers=waiting, waiting_topics=topics
+                known,
+                is_referenced=left.is_referenced,
+                waiting_ledgers=tuple(map(str, sorted(left.waiting))),
+                waiting_topics=tuple(sorted(left.topics)),
+                stuck_ledgers=tuple(map(str, sorted(left.stuck))),
             )
         found.append(known)
     return tuple(found)
@@ -148,7 +167,7 @@ def leaving_findings(bookies: Sequence[LeavingBookie], *, is_short: bool, is_at_
         )
         for each in bookies
     ]
-    for advise in (_stopping, _moved, _written, _left, _short, _waiting, _empty):
+    for advise in (_stopping, _moved, _written, _left, _short, _stuck, _waiting, _empty):
         group = [each for each in bookies if _advice_for(each, is_short=is_short) is advise]
         if group:
             ids = [each.bookie_id for each in group]
@@ -169,6 +188,8 @@ def _advice_for(bookie: LeavingBookie, *, is_short: bool) -> Callable[[Sequence[
         return _written if bookie.waiting_ledgers else _moved
     if bookie.waiting_ledgers:
         return _waiting
+    if bookie.stuck_ledgers:
+        return _stuck
     if bookie.is_referenced is False:
         return _empty
     return _short if is_short else _left
@@ -202,8 +223,22 @@ def _waiting(group: Sequence[LeavingBookie], ids: Sequence[str]) -> Advice:
     number, step, command = _closing_step(group)
     wait = "ledger waits for its writer" if number == 1 else "ledgers wait for their writers"
     drain = f"bkctl bookie drain {' '.join(ids[:SHOWN_MAX])}{_option(group)}"
-    sentence = f"; {number:,} {wait}: {step}; then {drain} moves what is left"
+    stuck = f"; {_without_bookie(group)}" if any(each.stuck_ledgers for each in group) else ""
+    sentence = f"; {number:,} {wait}: {step}{stuck}; then {drain} moves what is left"
     return _advice(sentence, command, Severity.WARNING)
+
+
+def _stuck(group: Sequence[LeavingBookie], ids: Sequence[str]) -> Advice:
+    drain = f"bkctl bookie drain {' '.join(ids[:SHOWN_MAX])}{_option(group)}"
+    return _advice(
+        f"; {_without_bookie(group)}; then {drain} moves what is left", "bkctl bookie list", Severity.WARNING
+    )
+
+
+def _without_bookie(group: Sequence[LeavingBookie]) -> str:
+    ledger_ids = sorted(frozenset(map(int, chain.from_iterable(each.stuck_ledgers for each in group))))
+    have = counted(len(ledger_ids), "ledger has", "ledgers have")
+    return f"{have} no bookie to copy to ({listed(ledger_ids)}): add a bookie, or start one"
 
 
 def _empty(group: Sequence[LeavingBookie], ids: Sequence[str]) -> Advice:
@@ -221,8 +256,9 @@ def _left(group: Sequence[LeavingBookie], ids: Sequence[str]) -> Advice:
     option = _option(group[:1])
     its, drain = "its" if len(ids) == 1 else "their", f"bkctl bookie drain {ids[0]}{option}"
     sentence = f"; no command moves {its} ledgers now: {drain} moves any that are left, and decommission also removes "
-    is_known = group[0].is_referenced is not None
-    return _advice(sentence + _the_first(ids), drain if is_known else f"bkctl decommission {ids[0]}{option}")
+    if group[0].is_referenced is None:
+        return _advice(sentence + _the_first(ids), f"bkctl decommission {ids[0]}{option}")
+    return _advice(sentence + _the_first(ids), drain, Severity.WARNING)
 
 
 def _option(group: Sequence[LeavingBookie]) -> str:

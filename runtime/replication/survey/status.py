@@ -387,15 +387,19 @@ async def read_drained(
     """What is left on these bookies. Without those for which it could not be found out in time."""
     if not bookie_ids:
         return {}
-    tally = DrainedTally(bookie_ids)
+    tally = DrainedTally(bookie_ids, ())
     with contextlib.suppress(TimeoutError, BkctlError):
         async with asyncio.timeout(timeout_s):
             await store.sync(root)
+            tally = DrainedTally(bookie_ids, (await RegistrationClient(store, root).snapshot()).writable)
             async with aclosing((await open_ledgers()).read_all()) as ledgers:
                 async for ledger_id, found in ledgers:
-                    if tally.is_done or not isinstance(found, Versioned):
+                    if tally.is_done:
                         return tally.result(is_complete=False)
-                    tally.add(ledger_id, found.value)
+                    if isinstance(found, Versioned):
+                        tally.add(ledger_id, found.value)
+                    else:
+                        tally.add_unreadable()
             return tally.result(is_complete=True)
     return tally.result(is_complete=False)
 

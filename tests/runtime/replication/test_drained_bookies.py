@@ -17,16 +17,18 @@ from bkctl.runtime.replication.judge.drained_bookies import (
     leaving_bookies_of,
     leaving_findings,
 )
+from bkctl.storage.severity import Severity
 
 OPEN = new_ledger(("b1", "b2"), 2, 2, DigestType.CRC32C, b"")
 LABELS = (("application", b"pulsar"), ("pulsar/managed-ledger", b"public/default/persistent/t1"))
 MOVABLE = DrainedBookie(is_referenced=True)
 WAITING = DrainedBookie(is_referenced=True, waiting=frozenset({9, 10}))
+STUCK = DrainedBookie(is_referenced=True, stuck=frozenset({7}))
 B = "b2:3181"
 
 
 def test_open_ledgers_wait_for_their_writers_and_others_are_moved() -> None:
-    tally = DrainedTally(("b1", "b2", "b3"))
+    tally = DrainedTally(("b1", "b2", "b3"), ("b3", "b4", "b5"))
     tally.add(4, OPEN)
     tally.add(5, OPEN)
     waiting = DrainedBookie(is_referenced=True, waiting=frozenset({4, 5}))
@@ -41,8 +43,29 @@ def test_open_ledgers_wait_for_their_writers_and_others_are_moved() -> None:
     assert tally.is_done
 
 
+def test_ledgers_without_another_bookie_are_moved_by_no_drain() -> None:
+    tally = DrainedTally(("b1",), ("b1", "b2", "b3"))
+    every = to_closed(new_ledger(("b1", "b2", "b3"), 2, 2, DigestType.CRC32C, b""), 9, 100)
+    tally.add(4, every)
+    tally.add(5, OPEN)
+    tally.add_unreadable()
+    left = DrainedBookie(is_referenced=True, waiting=frozenset({5}), stuck=frozenset({4}))
+    assert tally.result(is_complete=True) == {"b1": left}
+    (advice,) = leaving_findings(leaving_bookies_of({"b1": ""}, {"b1": left}, (), ()), is_short=False, is_at_risk=False)
+    assert (advice.severity, advice.command) == (Severity.WARNING, "bkctl ledger close 5")
+    assert (
+        "1 ledger has no bookie to copy to (4): add a bookie, or start one; then bkctl bookie drain b1"
+        in advice.sentence
+    )
+    tally.add(6, to_closed(OPEN, 9, 100))
+    assert tally.result(is_complete=True) == {"b1": MOVABLE}
+    unread = DrainedTally(("b1",), ())
+    unread.add_unreadable()
+    assert unread.result(is_complete=True) == {}, "whether any ledger references it is unknown"
+
+
 def test_a_broker_closes_the_ledgers_of_a_topic() -> None:
-    tally = DrainedTally(("b1",))
+    tally = DrainedTally(("b1",), ())
     tally.add(4, new_ledger(("b1",), 1, 1, DigestType.CRC32C, b"", custom_metadata=LABELS))
     found = tally.result(is_complete=True)["b1"]
     sentence, command = closing_step(sorted(found.waiting), found.topics)
@@ -63,6 +86,7 @@ def test_a_broker_closes_the_ledgers_of_a_topic() -> None:
         (None, True, True, False, "bkctl status --watch"),
         (WAITING, True, True, False, "bkctl ledger close 9 10"),
         (WAITING, False, False, True, "bkctl ledger close 9 10"),
+        (STUCK, False, False, False, "bkctl bookie list"),
         (DrainedBookie(), False, False, True, f"bkctl decommission {B}"),
         (MOVABLE, False, False, False, f"bkctl bookie drain {B}"),
         (MOVABLE, False, False, True, f"bkctl bookie undrain {B}"),
