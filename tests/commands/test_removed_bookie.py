@@ -161,7 +161,7 @@ def test_open_and_closed_ledgers_without_a_live_copy(start_cluster: Callable[[in
     answer = opened[0] if len(opened) == 1 else len(opened)
     for consent in (f"--confirm {answer} --grace 0s", "--yes"):
         last = findings(cluster)["bookies_down"]
-        assert last["finding"].endswith("if its disks are lost, accept the loss")
+        assert "if its disks are lost, accept the loss" in last["finding"]
         assert last["command"] in [each["command"] for each in audit_findings(cluster).values()]
         result = run_pipeline(cluster, tmp_path, f"{last['command']} {consent} -o table")
         assert result.returncode == 0, result

@@ -171,13 +171,13 @@ def _if_lost(bookie_ids: Sequence[str]) -> str:
 
 
 def accept_loss(bookie_ids: Sequence[str], open_ids: Sequence[int] = ()) -> Advice:
-    """Bookies that are down and have the only copies of all ledgers that still need them: no recovery helps.
+    """Bookies that are down and have the only copies, by the metadata, of all ledgers that still need them.
 
-    ``open_ids``: the first of these ledgers that are not closed. They are closed first; the rest is the next step.
-    """
+    ``open_ids``: the first of these ledgers that are not closed. They are closed first; the rest is the next step."""
     them = "it" if len(bookie_ids) == 1 else "them"
     sentence = f"{these_bookies(bookie_ids, 'is', 'are')} not registered, and no ledger that references {them} has a "
     sentence += f"live copy to recover from: if {disks_of(bookie_ids)} are lost, accept the loss"
+    sentence += "" if open_ids else "; that is refused for ledgers whose entries bookies outside of the ensembles have"
     command = close_lost_command(open_ids, bookie_ids) if open_ids else accept_loss_commands(bookie_ids)
     return Advice(Severity.CRITICAL, "bookies_down", sentence, command)
 

@@ -304,7 +304,8 @@ def test_a_recovery_that_finds_no_live_copy_is_not_advised() -> None:
     assert (second.severity, second.part) == (Severity.CRITICAL, "bookies_down")
     assert second.sentence == (
         "bookie b4:3181 is not registered, and no ledger that references it has a live copy to recover from: if its "
-        "disks are lost, accept the loss"
+        "disks are lost, accept the loss; that is refused for ledgers whose entries bookies outside of the ensembles "
+        "have"
     )
     assert second.command == (
         "bkctl ledger list --bookie b4:3181 --state lost -o name > lost-ledgers && "
