@@ -18,6 +18,7 @@ from bkctl.commands.audit.inventory import InventoryPlan, inventory_plan, write_
 from bkctl.commands.audit.inventory_options import InventoryFlags
 from bkctl.commands.audit.outcome import outcome
 from bkctl.commands.audit.tables import PrintedAudit, print_report, require_order
+from bkctl.commands.check_progress import check_progress
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.event_loop import run_to_end, sigterm_as_error
@@ -107,21 +108,30 @@ async def _audit_plainly(
     async with open_session(context, must_exist=False, on_outage=on_outage) as session:
         ledgers = await session.ledgers()
         facts = with_request(await read_facts(context, session), request)
-        with context.console.progress("auditing") as progress:
-            total, inventory = await ledgers.estimate_count() if progress.is_shown else None, None
-            if plan is not None:
-                ports = (await session.client()).ports
-                await require_access(ports)
-                wanted = plan.for_cluster(session, facts.instance_id)
-                inventory = wanted.way, CopyInventory(ports, facts.registrations.live, wanted, facts.given_up)
-            return await audit_plainly(
-                [ledgers.read_all(outlasts_refusals=True)],
-                facts,
-                out_directory=out,
-                on_progress=LedgerProgress(progress, total).show,
-                inventory=inventory,
-                extras=request.extras(context),
-            )
+        audit = partial(
+            audit_plainly,
+            [ledgers.read_all(outlasts_refusals=True)],
+            facts,
+            out_directory=out,
+            extras=request.extras(context),
+        )
+        if plan is None:
+            with context.console.progress("auditing") as progress:
+                total = await ledgers.estimate_count() if progress.is_shown else None
+                return await audit(on_progress=LedgerProgress(progress, total).show)
+        ports = (await session.client()).ports
+        await require_access(ports)
+        wanted = plan.for_cluster(session, facts.instance_id)
+        inventory = CopyInventory(ports, facts.registrations.live, wanted, facts.given_up)
+        if wanted.way is InventoryWay.LISTED:
+            with context.console.progress("auditing") as progress:
+                total = await ledgers.estimate_count() if progress.is_shown else None
+                inventory.on_examined = LedgerProgress(progress, total).note_examined
+                return await audit(inventory=(wanted.way, inventory))
+        parts = ports, inventory.checker, (), inventory.scope, wanted.pace.bytes_per_s
+        async with check_progress(context.console, "auditing", *parts) as view:
+            inventory.on_examined = view.note_examined
+            return await audit(inventory=(wanted.way, inventory))
 
 
 def _deployment(given: AuditFlags) -> SparkDeployment | None:

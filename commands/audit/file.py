@@ -44,6 +44,12 @@ class LedgerProgress:
     def __init__(self, progress: Progress, total: int | None) -> None:
         self._progress = progress
         self._total = total
+        self._examined = 0
+
+    def note_examined(self) -> None:
+        """One more ledger is done."""
+        self._examined += 1
+        self.show(self._examined)
 
     def show(self, done: int) -> None:
         """Ledgers read so far."""

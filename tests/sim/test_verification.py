@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bkctl.commands.ledger.verify import VerifyProgress
+from bkctl.commands.check_progress import CheckProgress
 from bkctl.commands.progress import Silence
 from bkctl.runtime.ledger.metadata import LedgerState
 from bkctl.runtime.ledger.write_set import is_in_write_set
@@ -128,7 +128,7 @@ def test_the_time_left_is_that_of_the_bytes_and_not_of_the_ledgers() -> None:
             await cluster.store(ledger({0: BOOKIES}, 2, 2, last_entry_id=last_entry_id, length=length))
         checks = await checker(cluster, rate)
         drawn = Estimates(lambda: cluster.clock.monotonic_ns() / 1e9)
-        view = VerifyProgress(drawn, cluster.ports, checks, rate)
+        view = CheckProgress(drawn, cluster.ports, checks, rate)
         await view.measure(cluster.ports.ledgers, (), CheckScope())
 
         def take(_: LedgerCheck, totals: CheckTotals) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, suppress
 from types import MappingProxyType
 
@@ -112,9 +112,11 @@ class CopyInventory:
         pacer = SharedPacer(ports.clock)
         pacer.change(request.pace.bytes_per_s, request.pace.bytes_per_s_per_bookie)
         self._times = RequestTimes(ports.clock)
-        self._checker = LedgerChecker(ports, live_bookies, request.config, pacer, self._times, given_up)
+        self.checker = LedgerChecker(ports, live_bookies, request.config, pacer, self._times, given_up)
         self._lists = EntryLists(ports.bookies, ports.clock, pacer, request.silent, self._times)
-        self._scope = CheckScope(sample=request.sample)
+        self.scope = CheckScope(sample=request.sample)
+        self.on_examined: Callable[[], None] = lambda: None
+        """Called after each ledger."""
         self._is_listed = request.way is not InventoryWay.ALL_ENTRIES
         self._is_all_bookies = request.is_all_bookies
         self._is_read = request.way is not InventoryWay.LISTED
@@ -188,16 +190,17 @@ class CopyInventory:
             return None
         if holdings is not None:
             totals.add(holdings)
+        self.on_examined()
         return holdings
 
     async def _evidence(self, ledger_id: int, metadata: LedgerMetadata) -> LedgerEvidence:
         check, problem = None, None
         if self._is_read:
-            check = await self._checker.check_by(ledger_id, metadata, self._scope)
+            check = await self.checker.check_by(ledger_id, metadata, self.scope)
             last_entry_id, problem = check.last_entry_id, check.problem
         else:
             credentials = credentials_of(ledger_id, metadata)
-            last_entry_id, error = await self._checker.end_of(metadata, credentials, self._scope)
+            last_entry_id, error = await self.checker.end_of(metadata, credentials, self.scope)
             problem = None if error is None else str(error)
         listed = await self._listed(ledger_id, metadata, last_entry_id) if self._is_listed else None
         return LedgerEvidence(
@@ -206,20 +209,20 @@ class CopyInventory:
             check=check,
             read=self._read_entries(ledger_id, metadata, last_entry_id),
             problem=problem,
-            removed=self._checker.removed_from(ledger_id, metadata),
-            accepted=accepted_entries(self._checker.given_up.get(ledger_id), metadata),
+            removed=self.checker.removed_from(ledger_id, metadata),
+            accepted=accepted_entries(self.checker.given_up.get(ledger_id), metadata),
         )
 
     def _read_entries(self, ledger_id: int, metadata: LedgerMetadata, last_entry_id: int) -> tuple[EntryRange, ...]:
         """The entries of which every copy is read. Of a large sample the others count as listed or unknown."""
         if not self._is_read:
             return ()
-        if self._scope.sample is None:
+        if self.scope.sample is None:
             return (EntryRange(0, last_entry_id),)
         found = EntryRangeSet(_SAMPLED_MAX)
         for number in range(len(metadata.segments)):
             entries = segment_entries(metadata, number, last_entry_id)
-            sampled = self._scope.entry_ids(ledger_id, metadata, entries)
+            sampled = self.scope.entry_ids(ledger_id, metadata, entries)
             for entry_id in itertools.islice(sampled, max(0, _SAMPLED_MAX - found.count)):
                 found.add(entry_id)
         return found.ranges()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,7 +25,7 @@ from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.commands.test_advice import run_printed
 from tests.commands.test_cluster_walk import succeed
 from tests.commands.test_recover_ledger import forget
-from tests.processes import BkctlResult, BookieProcess, Cluster, run_bkctl, start_bkctl
+from tests.processes import BkctlResult, BookieProcess, Cluster, run_bkctl, run_bkctl_on_terminal, start_bkctl
 from tests.runtime.replication.samples import ledger
 from tests.until import wait_until
 
@@ -489,6 +490,16 @@ async def test_ledgers_of_which_nothing_was_read_stay_unchecked(cluster: Cluster
 
         assert (report.exit_code, report.json()["unknown_copies"], report.json()["left_out_ledgers"]) == (OK, 20, 0)
         assert set(remembered(file)) == ids_of(report.json()) == {ledger_id, 1001}
+
+
+def test_a_terminal_shows_how_much_is_read_and_what_that_waits_for(cluster: Cluster) -> None:
+    succeed(cluster, "ledger", "write-test", "--ledgers", "4", "--entries", "80", "-E", "3", "-W", "3")
+    exit_code, shown = run_bkctl_on_terminal(
+        *("audit", *READ_ALL, "--copy-rate", "400KiB/s"), BKCTL_METADATA_URI=cluster.metadata_uri
+    )
+    assert exit_code == OK, shown
+    reading = r"\d KiB of about \d+\.\d KiB, .*/s; oldest: ledger \d+, for .*waits for the copy rate"
+    assert re.search(reading, shown), shown
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_the_work(cluster: Cluster, tmp_path: Path) -> None:

@@ -30,6 +30,10 @@ def test_ledgers_of_how_many_are_shown() -> None:
     assert second == "elapsed 0:10, about 0:17 left, 3,000/s"
     progress.show(90_000)  # more than expected: ledgers were created meanwhile
     assert bar.lines(120)[0].endswith(" 90,000 of about 90,000 ledgers")
+    progress = LedgerProgress(bar, 7)
+    for _ in range(2):
+        progress.note_examined()
+    assert bar.lines(120)[0].endswith(" 2 of about 7 ledgers")
 
 
 def test_an_unknown_number_is_shown_as_unknown() -> None:
