@@ -152,7 +152,7 @@ COMMANDS: Mapping[str, Leaf] = {
         "Replace a bookie's ID in all ledgers after it has changed."),
     "log create": Leaf("log.create", "Create an empty log."),
     "log list": Leaf("log.show", "List all logs."),
-    "log show": Leaf("log.show", "Show the settings of a log, its last writer and its ledgers."),
+    "log show": Leaf("log.show", "Show the settings of logs, their last writers and their ledgers."),
     "log append": Leaf("log.append", "Append each line of stdin as one entry, and print its position."),
     "log read": Leaf("log.read",
         "Read the entries of a log in order, across its ledgers, without fencing its writer."),

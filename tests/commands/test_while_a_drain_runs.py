@@ -7,6 +7,7 @@ import contextlib
 import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,14 +40,21 @@ def plans_of(cluster: Cluster, bookie_id: str) -> list[BkctlResult]:
     ]
 
 
+def leaving_finding(
+    cluster: Cluster, look: Callable[[Cluster], dict[str, dict[str, Any]]] = findings
+) -> dict[str, Any]:
+    """What is found about bookies that leave, in a look in which they said in time why they are read-only."""
+    return wait_until(lambda: look(cluster).get("bookies_leaving", {}))
+
+
 def say_the_same(cluster: Cluster, bookie_id: str) -> None:
     """The audit and the doctor say what the status says of a bookie that leaves."""
-    said = findings(cluster)["bookies_leaving"]
-    audited = audit_findings(cluster)["bookies_leaving"]
+    said, audited = (leaving_finding(cluster, look) for look in (findings, audit_findings))
     assert [audited[each] for each in ("severity", "finding", "command")] == [
         said[each] for each in ("severity", "finding", "command")
     ]
-    doctor = cluster.run("metadata", "doctor", "--rule", "bookie-leaving", "-o", "json").json()["findings"]
+    words = ("metadata", "doctor", "--rule", "bookie-leaving", "-o", "json")
+    doctor = wait_until(lambda: cluster.run(*words).json()["findings"])
     problem = f"{said['finding'][0].upper()}{said['finding'][1:]}."
     assert [(each["severity"], each["problem"], each["cure"]) for each in doctor] == [
         (said["severity"], problem, f"{said['command']}.")
@@ -89,7 +97,7 @@ def test_the_advice_after_an_interrupted_drain_is_not_refused(
             wait_until(lambda: "a command is moving" in findings(cluster).get("bookies_leaving", {}).get("finding", ""))
 
     begin(without := drain.removesuffix(" --accept-risk"))
-    assert findings(cluster)["bookies_leaving"]["command"] == without
+    assert leaving_finding(cluster)["command"] == without
     cluster.stop_bookie(down)
     assert cluster.run(*without.split()[1:], "-n").exit_code == 3
     begin(drain)
@@ -97,12 +105,12 @@ def test_the_advice_after_an_interrupted_drain_is_not_refused(
     for is_down in (True, False):
         if not is_down:
             cluster.start_bookie(down)
-        assert findings(cluster)["bookies_leaving"]["command"] == drain
+        assert leaving_finding(cluster)["command"] == drain
         assert ("bookies_down" in findings(cluster)) == is_down
         say_the_same(cluster, leaving)
     cluster.stop_bookie(down)
     run_printed(cluster, drain, "--yes")
-    assert findings(cluster)["bookies_leaving"]["command"] == f"bkctl decommission {leaving} --accept-risk"
+    assert leaving_finding(cluster)["command"] == f"bkctl decommission {leaving} --accept-risk"
 
 
 def test_a_bookie_that_a_drain_has_emptied_is_stopped_without_a_loss(start_cluster: Callable[[int], Cluster]) -> None:
@@ -133,7 +141,7 @@ def test_the_status_says_that_a_decommission_waits_for_the_stop(
     with running(cluster, tmp_path / "log", "decommission", bookie_id):
         stop = f"bkctl bookie stop {bookie_id}"
         wait_until(lambda: findings(cluster).get("bookies_leaving", {}).get("command") == stop)
-        assert "a decommission waits until it is stopped" in findings(cluster)["bookies_leaving"]["finding"]
+        assert "a decommission waits until it is stopped" in leaving_finding(cluster)["finding"]
         say_the_same(cluster, bookie_id)
         screen = cluster.run("status", "-o", "table").stdout
         assert "nothing to move; a decommission waits for the stop of a bookie" in screen, screen
@@ -154,11 +162,11 @@ def test_the_status_says_that_a_drain_waits_for_writers(
     with running(cluster, tmp_path / "log", "bookie", "drain", bookie_id):
         close = f"bkctl ledger close {open_id}"
         wait_until(lambda: findings(cluster).get("bookies_leaving", {}).get("command") == close)
-        said = findings(cluster)["bookies_leaving"]["finding"]
+        said = leaving_finding(cluster)["finding"]
         assert (
             f"; a command waits for the writer of 1 ledger: open ledgers that have no writer are closed by {close}"
             in said
         )
         say_the_same(cluster, bookie_id)
         run_printed(cluster, close, "--yes", "--grace", "0s")
-        wait_until(lambda: findings(cluster)["bookies_leaving"]["command"] == f"bkctl decommission {bookie_id}")
+        wait_until(lambda: leaving_finding(cluster)["command"] == f"bkctl decommission {bookie_id}")
