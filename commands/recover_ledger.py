@@ -265,14 +265,11 @@ def _sentences(found: InPlacePlan, pace: CopyPace) -> list[str]:
             f"will write {what} (about {size(size_bytes)}) again, in {_ledger_count(writes)} of {verified}, on "
             f"{_bookies(writes)}"
         )
-    repeated = [(ledger, each) for ledger, each in moves if CopyState.REPEATED in each.states]
-    for some, why in (
-        (
-            [each for each in moves if each not in repeated],
-            "corrupt and unreadable copies are written over only on bkctl's bookies",
-        ),
-        (repeated, "an ensemble names a bookie twice, so its entries have a copy less"),
+    for is_repeat, why in (
+        (False, "corrupt and unreadable copies are written over only on bkctl's bookies"),
+        (True, "an ensemble names a bookie twice, so its entries have a copy less"),
     ):
+        some = [(ledger, each) for ledger, each in moves if (CopyState.REPEATED in each.states) is is_repeat]
         if some:
             size_bytes = sum(each.bytes_to_copy for _, each in some)
             sentences.append(

@@ -115,23 +115,24 @@ async def _audit_plainly(
             out_directory=out,
             extras=request.extras(context),
         )
-        if plan is None:
-            with context.console.progress("auditing") as progress:
-                total = await ledgers.estimate_count() if progress.is_shown else None
-                return await audit(on_progress=LedgerProgress(progress, total).show)
-        ports = (await session.client()).ports
-        await require_access(ports)
-        wanted = plan.for_cluster(session, facts.instance_id)
-        inventory = CopyInventory(ports, facts.registrations.live, wanted, facts.given_up)
-        if wanted.way is InventoryWay.LISTED:
-            with context.console.progress("auditing") as progress:
-                total = await ledgers.estimate_count() if progress.is_shown else None
-                inventory.on_examined = LedgerProgress(progress, total).note_examined
-                return await audit(inventory=(wanted.way, inventory))
-        parts = ports, inventory.checker, (), inventory.scope, wanted.pace.bytes_per_s
-        async with check_progress(context.console, "auditing", *parts) as view:
-            inventory.on_examined = view.note_examined
-            return await audit(inventory=(wanted.way, inventory))
+        inventory: CopyInventory | None = None
+        if plan is not None:
+            ports = (await session.client()).ports
+            await require_access(ports)
+            wanted = plan.for_cluster(session, facts.instance_id)
+            inventory = CopyInventory(ports, facts.registrations.live, wanted, facts.given_up)
+            audit = partial(audit, inventory=(wanted.way, inventory))
+            if wanted.way is not InventoryWay.LISTED and wanted.turn is None:  # otherwise not all is read
+                parts = ports, inventory.checker, (), inventory.scope, wanted.pace.bytes_per_s
+                async with check_progress(context.console, "auditing", *parts) as view:
+                    inventory.on_examined = view.note_examined
+                    return await audit()
+        with context.console.progress("auditing") as progress:
+            shown = LedgerProgress(progress, await ledgers.estimate_count() if progress.is_shown else None)
+            if inventory is None:
+                return await audit(on_progress=shown.show)
+            inventory.on_examined = shown.note_examined
+            return await audit()
 
 
 def _deployment(given: AuditFlags) -> SparkDeployment | None:

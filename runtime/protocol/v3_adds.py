@@ -253,7 +253,7 @@ def encode_add_answers(ledger_id: int, txn_ids: Sequence[int], entry_ids: Sequen
 
 
 def _like_answers(ledger: bytes, txn_ids: Sequence[int], entry_ids: Sequence[int]) -> bytes | None:
-    """The frames of answers whose ids ascend in steps of one, or None. ``ledger``: the field between the ids."""
+    """The frames of answers whose ids ascend in equal steps, or None. ``ledger``: the field between the ids."""
     txns, entries = _ascending(txn_ids), _ascending(entry_ids)
     if not txns or not entries:
         return None

@@ -43,6 +43,13 @@ DAMAGE = ((4, -HEADER_AND_DIGEST_BYTES), (6, 0))
 """Spoils the record of entry 4, which becomes unreadable, and the payload of entry 6."""
 
 
+def write_whole(cluster: Cluster, entries: int = ENTRY_COUNT) -> str:
+    """A ledger with three copies of each entry, by its id."""
+    written = succeed(cluster, "ledger", "write-test", "--entries", str(entries), "-E", "3", "-W", "3")
+    ledger_id: str = written.json()["items"][0]["ledger_id"]
+    return ledger_id
+
+
 def damage(bookie: BookieProcess, places: Sequence[tuple[int, int]] = DAMAGE) -> None:
     """Change one byte for each entry, at an offset from its payload."""
     logs = Path(bookie.directory, "ledgers", "current").glob("*.log")
@@ -65,8 +72,7 @@ def forget(bookie: BookieProcess, ledger_id: int, *entry_ids: int) -> None:
 
 @pytest.mark.battery
 def test_lost_and_damaged_copies_are_written_again_on_the_same_bookies(cluster: Cluster, tmp_path: Path) -> None:
-    written = succeed(cluster, "ledger", "write-test", "--entries", str(ENTRY_COUNT), "-E", "3", "-W", "3")
-    ledger_id = int(written.json()["items"][0]["ledger_id"])
+    ledger_id = int(write_whole(cluster))
     before = succeed(cluster, "ledger", "show", str(ledger_id)).json()
     cluster.down()
     damaged, forgetful = cluster.bookies[0], cluster.bookies[1]
@@ -115,8 +121,7 @@ def test_lost_and_damaged_copies_are_written_again_on_the_same_bookies(cluster: 
 
 
 def test_what_cannot_be_recovered_in_place_is_reported(cluster: Cluster, tmp_path: Path) -> None:
-    written = succeed(cluster, "ledger", "write-test", "--entries", "4", "-E", "3", "-W", "3")
-    ledger_id = int(written.json()["items"][0]["ledger_id"])
+    ledger_id = int(write_whole(cluster, 4))
     cluster.down()
     for bookie in cluster.bookies:
         forget(bookie, ledger_id, 2)
@@ -254,8 +259,7 @@ def test_a_corrupt_or_unreadable_copy_is_written_over_on_a_bookie_of_bkctl_and_m
     start_cluster: Callable[[int], Cluster],
 ) -> None:
     cluster = start_cluster(3)
-    written = succeed(cluster, "ledger", "write-test", "--entries", str(ENTRY_COUNT), "-E", "3", "-W", "3")
-    ledger_id = written.json()["items"][0]["ledger_id"]
+    ledger_id = write_whole(cluster)
     cluster.down()
     first, second = cluster.bookies[:2]
     damage(first)
@@ -296,8 +300,7 @@ def test_a_corrupt_or_unreadable_copy_is_written_over_on_a_bookie_of_bkctl_and_m
 
 def test_the_report_of_a_recovery_names_bad_copies_that_stay(start_cluster: Callable[[int], Cluster]) -> None:
     cluster = start_cluster(3)
-    written = succeed(cluster, "ledger", "write-test", "--entries", str(ENTRY_COUNT), "-E", "3", "-W", "3")
-    ledger_id = written.json()["items"][0]["ledger_id"]
+    ledger_id = write_whole(cluster)
     cluster.down()
     dead, *survivors = cluster.bookies
     for first, bookie in enumerate(survivors):  # whichever of them is read, some of its copies are bad
@@ -320,8 +323,7 @@ def test_the_second_place_of_a_bookie_in_an_ensemble_is_found_and_moves(
 ) -> None:
     """As Java's recovery leaves it next to another one, because it writes metadata that was changed meanwhile."""
     cluster = start_cluster(4)
-    written = succeed(cluster, "ledger", "write-test", "--entries", str(ENTRY_COUNT), "-E", "3", "-W", "3")
-    ledger_id = written.json()["items"][0]["ledger_id"]
+    ledger_id = write_whole(cluster)
     uri = parse_metadata_uri(cluster.metadata_uri)
     path = f"{uri.root}/{LedgerTree.HIERARCHICAL.ledger_path(int(ledger_id))}"
     with closing(KazooClient(uri.servers)) as client:

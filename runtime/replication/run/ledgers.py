@@ -7,7 +7,8 @@ import contextlib
 import dataclasses
 import heapq
 from collections import Counter
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -147,10 +148,12 @@ class RecoveryProgress(msgspec.Struct, frozen=True, kw_only=True):
         return text
 
 
-def most_common_reason(failures: Counter[FailureReason]) -> str:
-    """Why most of the ledgers failed, by the first reason of each; empty if none did."""
+def most_common_reason(
+    failures: Counter[FailureReason], more: Mapping[FailureReason, str] = MappingProxyType({})
+) -> str:
+    """Why most of the ledgers failed, by the first reason of each; empty if none did. ``more``: said after a reason."""
     mostly = "mostly: " if len(failures) > 1 else ""
-    return "".join(f"{mostly}{reason.value}" for reason, _ in failures.most_common(1))
+    return "".join(f"{mostly}{reason.value}{more.get(reason, '')}" for reason, _ in failures.most_common(1))
 
 
 @dataclasses.dataclass(eq=False)
@@ -282,10 +285,8 @@ class LedgerRun:
             return None
 
     def _why_failed(self) -> str:
-        why = most_common_reason(self._failures)
-        if why.endswith(FailureReason.UNREADABLE.value):
-            why += "".join(f": {each} does not answer" for each, _ in self._silent.most_common(1))
-        return why
+        silent = "".join(f": {each} does not answer" for each, _ in self._silent.most_common(1))
+        return most_common_reason(self._failures, {FailureReason.UNREADABLE: silent})
 
     def _report_progress(self, *, is_forced: bool = False) -> None:
         now_ns = self._ports.clock.monotonic_ns()

@@ -387,7 +387,7 @@ async def read_drained(
     """What is left on these bookies. Without those for which it could not be found out in time."""
     if not bookie_ids:
         return {}
-    tally = DrainedTally(bookie_ids, ())
+    tally: DrainedTally | None = None
     with contextlib.suppress(TimeoutError, BkctlError):
         async with asyncio.timeout(timeout_s):
             await store.sync(root)
@@ -401,7 +401,7 @@ async def read_drained(
                     else:
                         tally.add_unreadable()
             return tally.result(is_complete=True)
-    return tally.result(is_complete=False)
+    return {} if tally is None else tally.result(is_complete=False)
 
 
 async def ask_bookies(
