@@ -37,7 +37,7 @@ class InventoryReader(AuditReader):
                 facts = settings.facts
                 inventory = CopyInventory(client.ports, facts.registrations.live, request, facts.given_up)
                 yield (
-                    (ledgers.read_all(subtree, outlasts_refusals=True) for subtree in partition.subtrees),
+                    (ledgers.read_all(subtree) for subtree in partition.subtrees),
                     None,
                     inventory,
                 )

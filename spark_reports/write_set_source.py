@@ -258,7 +258,7 @@ class WriteSetReader(DataSourceReader):  # type: ignore[misc]
                 yield LedgersInFile(file, cluster).by_piece()
             return
         async with self._open_live(partition) as ledgers:
-            yield (ledgers.read_all(subtree, outlasts_refusals=True) for subtree in partition.subtrees)
+            yield (ledgers.read_all(subtree) for subtree in partition.subtrees)
 
     def _open_live(self, partition: LedgersPartition) -> AbstractAsyncContextManager[LedgerStore]:
         return open_ledgers(self._settings, self._secrets, partition.budget_shares)

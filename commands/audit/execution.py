@@ -110,7 +110,7 @@ async def _audit_plainly(
         facts = with_request(await read_facts(context, session), request)
         audit = partial(
             audit_plainly,
-            [ledgers.read_all(outlasts_refusals=True)],
+            [ledgers.read_all()],
             facts,
             out_directory=out,
             extras=request.extras(context),

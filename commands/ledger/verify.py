@@ -27,7 +27,7 @@ from bkctl.commands.parse import (
 from bkctl.commands.rendering import Column, Lines, Table
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.client.access import require_access
-from bkctl.runtime.errors import LedgerNotFoundError
+from bkctl.runtime.errors import LedgerNotFoundError, MetadataAuthError
 from bkctl.runtime.metadata.cluster.root import read_instance_id
 from bkctl.runtime.metadata.pipeline import each_of
 from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
@@ -95,7 +95,8 @@ async def verify(
 
     Reads only; fences nothing. Missing, corrupt, failed (error), unreachable (no answer) and different copies are
     counted separately; none is expected on bookies that were given up. --all lists no clean ledgers. -o csv has one row
-    for each listed ledger. Exits with 10 if there is any problem, with 4 if a named ledger has no entry in --range.
+    for each listed ledger. Exits with 10 if there is any problem, with 11 if a ledger may not be read, with 4 if a
+    named ledger has no entry in --range.
     """
     if is_all and ledgers:
         raise InvalidArgumentError(f"--all means every ledger: omit {' '.join(ledgers)} or --all")
@@ -130,6 +131,8 @@ async def verify(
     _require_all_found(named, present)
     if unread is not None:
         raise unread
+    if refused := next((check.problem for check in result.checks if check.is_refused), None):
+        raise MetadataAuthError(refused)
     return Outcome.OK if totals.ledgers == totals.ledgers_clean else Outcome.FINDINGS
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from tests.commands.test_advice import ensemble_of, run_printed, write
 from tests.processes import Cluster
+from tests.recovery_daemons import RecoveryDaemon
+from tests.until import wait_until
 from tests.zookeeper_permissions import Permissions
 
 pytestmark = pytest.mark.cluster
@@ -131,3 +134,36 @@ def test_ledgers_that_this_user_may_not_change_are_left_with_the_reason(
         permissions.lift(each)
     permissions.close()
     assert cluster.run(*drain).exit_code == 0
+
+
+def test_one_ledger_without_permission_stops_no_check_of_the_others(
+    start_cluster: Callable[[int], Cluster], tmp_path: Path
+) -> None:
+    """Neither ``ledger verify`` nor an auditor: else a lost bookie would be noticed, and no ledger of it marked."""
+    cluster = start_cluster(4)
+    write(cluster, 3, ledgers=4)
+    dead = ensemble_of(cluster, "1")[0]
+    permissions = Permissions(cluster.metadata_uri)
+    *_, path = permissions.tree(f"{permissions.root}/00")
+    refused = path[-1]
+    permissions.limit(path)
+    daemon = RecoveryDaemon(cluster.metadata_uri, tmp_path / "daemon", BKCTL_AUTORECOVERY_LOST_BOOKIE_DELAY_S="0")
+
+    def references() -> set[str]:
+        return set(cluster.run("ledger", "list", "--bookie", dead, "-o", "name").stdout.split())
+
+    try:
+        verified = cluster.run("ledger", "verify", "--all", "-o", "json")
+        assert verified.exit_code == 11, verified
+        assert (verified.json()["ledgers"], verified.json()["ledgers_clean"]) == (4, 3)
+        (bad,) = verified.json()["items"]
+        assert (bad["ledger_id"], bad["problem"].partition(": ")[0]) == (refused, path)
+        assert verified.stderr.startswith(f"error: {path}: no permission"), verified
+        assert references() - {refused}
+        cluster.stop_bookie(dead)
+        daemon.start()
+        wait_until(lambda: references() <= {refused}, "autorecovery replaces the bookie in all other ledgers")
+    finally:
+        daemon.stop()
+        permissions.lift(path)
+        permissions.close()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TypeAlias
 
@@ -370,16 +369,13 @@ class LedgerStore:
             is_every_node_synced=is_every_node_synced,
         )
 
-    async def read_all(
-        self, subtree: str | None = None, *, window: int = WINDOW, outlasts_refusals: bool = False
-    ) -> FoundLedgers:
+    async def read_all(self, subtree: str | None = None, *, window: int = WINDOW) -> FoundLedgers:
         """Every ledger with its metadata, or the reason why that cannot be read; omits deleted ones.
 
-        MetadataAuthError if this user may not read one; with ``outlasts_refusals`` it is the reason.
+        A ledger that this user may not read hides no other one, so that is a reason too.
         """
         ids = self.list_ids(subtree, window=window)
-        reasons = (MetadataFormatError, MetadataAuthError) if outlasts_refusals else (MetadataFormatError,)
-        results = pipelined(ids, functools.partial(self._read_or_reason, reasons), window)
+        results = pipelined(ids, self._read_or_reason, window)
         async with contextlib.aclosing(ids), contextlib.aclosing(results):
             async for result in results:
                 if result is not None:
@@ -412,13 +408,13 @@ class LedgerStore:
         return len(children) * await self._estimate_below(children[len(children) // 2]) if children else 0
 
     async def _read_or_reason(
-        self, reasons: tuple[type[MetadataFormatError | MetadataAuthError], ...], ledger_id: int
+        self, ledger_id: int
     ) -> tuple[int, Versioned[LedgerMetadata] | MetadataFormatError | MetadataAuthError] | None:
         try:
             return ledger_id, await self.read(ledger_id)
         except LedgerNotFoundError:
             return None
-        except reasons as error:
+        except (MetadataFormatError, MetadataAuthError) as error:
             return ledger_id, error
 
 

@@ -89,7 +89,7 @@ class AuditChanges(msgspec.Struct, frozen=True, kw_only=True):
         return sum(each.change == change for each in self.ledgers)
 
     def __str__(self) -> str:
-        """In one sentence, like "3 ledgers worse and 1 ledger healed"; bookies first."""
+        """In one sentence, like "3 ledgers worse and 1 ledger healed or deleted"; bookies first."""
         parts = [f"{counted(len(ids), 'bookie')} {what}" for ids, what in (
             (self.bookies_gone, "gone"), (self.bookies_back, "new or back"))  if ids]  # fmt: skip
         numbers = {change: self.number(change) for change in CHANGES}
@@ -110,7 +110,7 @@ def _counted_ledgers(change: str, number: int) -> str:
         return f"{counted(number, 'new ledger')} that {misses} copies or cannot be read"
     if change == NEWLY_BAD:
         return f"{counted(number, 'ledger')} that newly {misses} copies or cannot be read"
-    return f"{counted(number, 'ledger')} {change}"
+    return f"{counted(number, 'ledger')} {change}" + (" or deleted" if change == HEALED else "")
 
 
 class _State(msgspec.Struct, frozen=True):

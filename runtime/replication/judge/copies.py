@@ -147,8 +147,8 @@ class LedgerCheck(CopyCounts, frozen=True, kw_only=True):
     ``unreadable``: entries without a good copy for which at least one bookie did not answer or failed. ``failed``:
     those of them for which all bookies of the write set answered, some with an error. Entries of which a live bookie
     outside of the ensemble has a good copy are in none of these: a repair copies them. ``problem``: a sentence about
-    the whole ledger, if its metadata cannot be read or its end is unknown. ``is_deleted``: the ledger was deleted
-    during the check; this is not a finding.
+    the whole ledger, if its metadata cannot be read or its end is unknown; ``is_refused``: because this user may not
+    read it. ``is_deleted``: the ledger was deleted during the check; this is not a finding.
     """
 
     ledger_id: int
@@ -160,6 +160,7 @@ class LedgerCheck(CopyCounts, frozen=True, kw_only=True):
     unreadable: tuple[EntryRange, ...] = ()
     failed: tuple[EntryRange, ...] = ()
     problem: str | None = None
+    is_refused: bool = False
     is_deleted: bool = False
 
     @property

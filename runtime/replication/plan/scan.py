@@ -128,7 +128,7 @@ class RecoveryScan:
     def _read(self, demand: PlanDemand) -> AsyncGenerator[_Found, None]:
         window = self.config.metadata_reads_in_flight_max
         if demand.ledger_ids is None:
-            return self.ports.ledgers.read_all(window=window, outlasts_refusals=True)
+            return self.ports.ledgers.read_all(window=window)
         read = self._read_if_present if demand.may_be_gone else self._read_one
         return pipelined(each_of(demand.ledger_ids), read, window)
 

@@ -127,7 +127,8 @@ class InPlaceRepair:
                 if check.is_deleted:
                     deleted.append(ledger_id)
                 elif check.problem is not None:
-                    left = LedgerFailure(ledger_id, FailureReason.METADATA_UNREADABLE, (), check.problem)
+                    reason = FailureReason.METADATA_UNREADABLE
+                    left = LedgerFailure(ledger_id, reason, (), check.problem, is_refused=check.is_refused)
                     ledgers.append(LedgerInPlace(ledger_id=ledger_id, left=(left,)))
                 else:
                     stored = await self.outage.outlast(lambda: self.ports.ledgers.read(ledger_id))

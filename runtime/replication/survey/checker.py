@@ -22,7 +22,7 @@ import msgspec
 from bkctl.runtime.client.last_entry import read_last_add_confirmed, try_read_last_add_confirmed
 from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials, credentials_of
 from bkctl.runtime.client.reader import ENTRIES_WITHOUT_END_MAX
-from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError
+from bkctl.runtime.errors import LedgerNotFoundError, MetadataAuthError, MetadataFormatError
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
@@ -232,8 +232,9 @@ class LedgerChecker:
 
         try:
             check = await examine_settled(self._ports.ledgers, ledger_id, check_now)
-        except MetadataFormatError as error:
-            return LedgerCheck(ledger_id=ledger_id, problem=str(error))
+        except (MetadataFormatError, MetadataAuthError) as error:
+            is_refused = isinstance(error, MetadataAuthError)
+            return LedgerCheck(ledger_id=ledger_id, problem=str(error), is_refused=is_refused)
         return LedgerCheck(ledger_id=ledger_id, is_deleted=True) if check is None else check
 
     async def check_by(self, ledger_id: int, metadata: LedgerMetadata, scope: CheckScope) -> LedgerCheck:

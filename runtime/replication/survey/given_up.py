@@ -59,7 +59,7 @@ async def find_removed(ports: ClientPorts, store: MetadataStore, bookie_ids: Col
     named: collections.Counter[str] = collections.Counter()
     wanted: set[str] = set()
     is_complete = True
-    async with aclosing(ports.ledgers.read_all(outlasts_refusals=True)) as ledgers:
+    async with aclosing(ports.ledgers.read_all()) as ledgers:
         async for ledger_id, found in ledgers:
             if not isinstance(found, Versioned):
                 is_complete = False

@@ -182,7 +182,7 @@ class StatusSurvey:
             began_s = asyncio.get_running_loop().time()
             async with asyncio.timeout(self.limits.ledgers_s if down else self.limits.copies_s) as limit:
                 await self.store.sync(self.root)
-                async with aclosing((await self.open_ledgers()).read_all(outlasts_refusals=True)) as ledgers:
+                async with aclosing((await self.open_ledgers()).read_all()) as ledgers:
                     async for ledger_id, found in ledgers:
                         if isinstance(found, MetadataAuthError):
                             self._refused["ledgers"] = str(found)
@@ -207,7 +207,7 @@ class StatusSurvey:
         with contextlib.suppress(TimeoutError, BkctlError):
             async with (
                 asyncio.timeout(self.limits.sizes_s),
-                aclosing((await self.open_ledgers()).read_all(outlasts_refusals=True)) as ledgers,
+                aclosing((await self.open_ledgers()).read_all()) as ledgers,
             ):
                 async for _, found in ledgers:
                     if isinstance(found, Versioned):
@@ -329,6 +329,7 @@ class _ReferenceTally:
         self, down: frozenset[str], bookies: Sequence[BookieFacts], recovery: RecoveryStatus, now_ms: int
     ) -> None:
         self.count = 0
+        """Of the ledgers that can be read."""
         self.problem: str | None = None
         """Why the last of the ledgers that cannot be read cannot."""
         self._down, self._given_up = down, recovery.given_up
@@ -348,10 +349,10 @@ class _ReferenceTally:
 
     def add(self, ledger_id: int, found: Versioned[LedgerMetadata] | BkctlError) -> None:
         """Note the metadata of one ledger, or why it cannot be read."""
-        self.count += 1
         if not isinstance(found, Versioned):
             self.problem = str(found)
             return
+        self.count += 1
         self.sizes[found.value.ensemble_size] += 1
         missing = found.value.bookies() - self._live
         if not missing:

@@ -76,7 +76,7 @@ async def scan_for_stop(
     check = StopCheck(bookie_ids, cluster, ports.clock.random, is_removal=is_removal)
     scanned = marks = 0
     named: collections.Counter[str] = collections.Counter()
-    async with aclosing(ports.ledgers.read_all(window=256, outlasts_refusals=True)) as ledgers:
+    async with aclosing(ports.ledgers.read_all(window=256)) as ledgers:
         async for ledger_id, found in ledgers:
             if isinstance(found, Versioned):
                 check.add(ledger_id, found.value)
@@ -189,7 +189,7 @@ class RetentionTally:
 async def scan_for_retention(ports: ClientPorts, bookie_ids: Collection[str]) -> RetentionTally:
     """What is left on the bookies, by one scan of all ledger metadata; MetadataError."""
     tally = RetentionTally(bookie_ids)
-    async with aclosing(ports.ledgers.read_all(window=256, outlasts_refusals=True)) as ledgers:
+    async with aclosing(ports.ledgers.read_all(window=256)) as ledgers:
         async for ledger_id, found in ledgers:
             if isinstance(found, Versioned):
                 tally.add(ledger_id, found.value, found.ctime_ms)

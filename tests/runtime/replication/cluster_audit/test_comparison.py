@@ -34,7 +34,7 @@ def test_every_kind_of_change() -> None:
     assert (found.bookies_gone, found.bookies_back) == ((A,), (E,))
     assert str(found) == (
         "1 bookie gone, 1 bookie new or back, 1 ledger that newly misses copies or cannot be read, "
-        "1 ledger worse, 1 ledger better and 1 ledger healed"
+        "1 ledger worse, 1 ledger better and 1 ledger healed or deleted"
     )
     assert {each.name: (each.before, each.now) for each in found.different_counts} == {
         "unavailable": (2, 1),
