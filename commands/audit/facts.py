@@ -22,7 +22,7 @@ from bkctl.runtime.replication.cluster_audit.facts import AuditFacts, KnownBooki
 from bkctl.runtime.replication.judge.cluster_facts import BookieFacts
 from bkctl.runtime.replication.judge.drained_bookies import LeavingBookie
 from bkctl.runtime.replication.judge.needed_bookies import Idle
-from bkctl.runtime.replication.survey.status import ask_bookies
+from bkctl.runtime.replication.survey.bookie_facts import ask_bookies
 from bkctl.spark_reports.audit_files import ReportExtras
 
 _ANSWER_TIMEOUT_S = 5.0

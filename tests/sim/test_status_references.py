@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
 import msgspec
 
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig
@@ -27,22 +25,14 @@ from tests.sim.test_auditor import auditing
 DOWN = "b9:3181"
 
 
-async def must_not_open() -> LedgerStore:
-    raise AssertionError("no ledger may be read")
-
-
-async def read(
-    cluster: RepairCluster,
-    limits: StatusLimits | None = None,
-    open_ledgers: Callable[[], Awaitable[LedgerStore]] | None = None,
-) -> ClusterFacts:
+async def read(cluster: RepairCluster, limits: StatusLimits | None = None) -> ClusterFacts:
     store = cluster.metadata_store
 
     async def open_them() -> LedgerStore:
         return await open_ledger_store(store, ROOT, LedgerTree.HIERARCHICAL)
 
     limits = limits or StatusLimits()
-    survey = StatusSurvey(store, ROOT, open_ledgers or open_them, cluster.ports.bookies, cluster.clock, limits)
+    survey = StatusSurvey(store, ROOT, open_them, cluster.ports.bookies, cluster.clock, limits)
     return await survey.read()
 
 
@@ -112,7 +102,7 @@ def test_no_recovery_is_advised_if_no_ledger_has_both_a_live_copy_and_enough_boo
         assert finding.command == f"bkctl bookie show {DOWN}"
         await cluster.start("b3:3181")
         finding = {each.part: each for each in status_findings(await read(cluster))}["bookies_down"]
-        assert finding.command == f"bkctl recover failed-bookie {DOWN}"
+        assert finding.command == f"bkctl recover failed-bookie {gone} {DOWN}"
 
     simulate(scenario)
 
@@ -192,7 +182,7 @@ def test_a_recovery_needs_a_ledger_with_a_live_copy_of_each_entry() -> None:
         assert not (await references(cluster)).has_source
         finding = {each.part: each for each in status_findings(await read(cluster))}["bookies_down"]
         assert finding.command is not None
-        assert finding.command.endswith(f"bkctl decommission {DOWN} --accept-loss {DOWN} --from-file lost-ledgers")
+        assert finding.command.endswith(f" --accept-loss {gone} --accept-loss {DOWN} --from-file lost-ledgers")
         await cluster.store(ledger({0: [DOWN, gone], 5: ["b1:3181", DOWN]}, 2, 2, last_entry_id=9, length=10))
         assert (await references(cluster)).has_source
 
@@ -224,14 +214,24 @@ def test_what_there_was_no_time_for_is_unknown() -> None:
     simulate(scenario)
 
 
-def test_no_ledger_is_read_while_no_answer_is_needed() -> None:
-    """All bookies are writable, and more than an ensemble needs."""
+def test_a_bookie_without_registration_and_cookie_that_ledgers_name_is_down() -> None:
+    """Somebody deleted its cookie, or formatted it in part: only the ledgers show that it is missing."""
 
     async def scenario(cluster: RepairCluster) -> None:
-        await cluster.start(*(f"b{number}:3181" for number in range(6)))
-        found = await read(cluster, open_ledgers=must_not_open)
-        assert (found.references, found.usual_size) == (None, 0)
-        assert found.bookies is not None
+        await cluster.start(*(f"b{number}:3181" for number in range(8)))
+        await cluster.store(pair("b1:3181", "b2:3181"))
+        assert (await read(cluster)).references is None
+        await cluster.store(pair("b1:3181", DOWN))
+        found = await read(cluster)
+        assert (found.down, found.unreferenced) == ([DOWN], [])
+        finding = {each.part: each for each in status_findings(found)}["bookies_down"]
+        assert finding.command == f"bkctl recover failed-bookie {DOWN}"
+        await cluster.store(pair("b7:3181", DOWN))
+        holder = OperationHolder("recover failed-bookie", "ann", "h1", 17, "2026-01-01T00:00:00Z")
+        async with await lock_bookies(cluster.metadata_store, ROOT, holder, [DOWN]):
+            found = await read(cluster)
+            assert found.references is not None
+            assert found.references.referenced == frozenset()
 
     simulate(scenario)
 
@@ -251,7 +251,8 @@ def test_ledgers_that_a_running_recovery_cannot_move_are_named_while_it_runs() -
             first, *others = status_findings(await read(cluster))
             assert (first.severity, first.part) == (Severity.CRITICAL, "no_live_copy")
             assert first.sentence == f"1 ledger has no live copy; start {DOWN}"
-            (moved,) = (each for each in others if each.part == "bookies_down")
+            left, moved = (each for each in others if each.part == "bookies_down")
+            assert left.sentence.startswith("bookie b8:3181 is not registered")
             assert f"a command is moving the ledgers of {DOWN}" in moved.sentence
             hurried = (await references(cluster, StatusLimits(copies_s=0.0))).no_live_copy
             assert (hurried.ledgers, hurried.is_exact) == (0, False)
@@ -271,7 +272,7 @@ def test_the_size_of_a_new_ledger_is_that_of_many_and_no_other() -> None:
         for _ in range(2):
             await cluster.store(wide)
         assert (await read(cluster)).usual_size == 3
-        unread = await read(cluster, StatusLimits(sizes_s=0.0))
+        unread = await read(cluster, StatusLimits(sample_s=0.0))
         assert unread.usual_size == 0
         assert "writers_stop" not in {each.part for each in status_findings(unread)}
 

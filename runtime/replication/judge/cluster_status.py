@@ -183,8 +183,8 @@ def _recover_left(status: ClusterFacts, down: list[str], left: list[str]) -> Adv
 
 
 def _startable(status: ClusterFacts) -> set[str]:
-    """Bookies that are down, which no operator awaits and no command moves."""
-    gone = {each.bookie_id for each in status.bookies or () if not each.is_registered}
+    """Bookies that are down, which no operator awaits and no command moves. One without a cookie does not start."""
+    gone = {each.bookie_id for each in status.bookies or () if not each.is_registered and each.has_cookie}
     return gone.difference(_resting(status), status.recovering, status.serving)
 
 

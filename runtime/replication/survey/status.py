@@ -22,15 +22,12 @@ from typing import TypeVar
 import msgspec
 
 from bkctl.runtime.errors import (
-    SILENCE,
-    AuthenticationRequiredError,
-    BookieError,
     ClusterNotFoundError,
     MetadataAuthError,
     NoNodeError,
 )
 from bkctl.runtime.ledger.metadata import LedgerMetadata
-from bkctl.runtime.metadata.bookies.registration import RegistrationClient, Registrations
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient
 from bkctl.runtime.metadata.cluster.operation_lock import running_operations
 from bkctl.runtime.metadata.cluster.root import RESTORE_MARK, read_instance_id
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
@@ -59,30 +56,28 @@ from bkctl.runtime.replication.judge.drained_bookies import DrainedBookie, Drain
 from bkctl.runtime.replication.judge.needed_bookies import members_with_source, movable_members, usual_size
 from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, NoLiveCopyTally
 from bkctl.runtime.replication.judge.verdict import ReplicationState, judge_metadata, wanted_members
+from bkctl.runtime.replication.survey.bookie_facts import ask_bookies, ask_unregistered
 from bkctl.runtime.replication.survey.given_up import judge_given_up
-from bkctl.runtime.replication.survey.unregistered import find_serving
 from bkctl.storage.errors import BkctlError
 from bkctl.storage.words import listed
 
 T = TypeVar("T")
 
 _MARKS_IN_FLIGHT_MAX = 64
-_SIZES_READ_MAX = 1000
-_WRITABLE_ENOUGH = 6
-"""Larger ensembles are rare: if so many bookies are writable, and none is not, no ledger is read."""
+_SAMPLE_MAX = 1000
 
 
 class StatusLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Longest waits, in seconds: for all answers but the ledgers, for the answer of a bookie, for the count of the
     marks, and for the metadata of the ledgers; ``copies_s`` once all bookies that are down were found in some;
-    ``sizes_s`` for a sample of them."""
+    ``sample_s`` for a sample of them."""
 
     total_s: float = 2.0
     bookie_s: float = 1.5
     marks_s: float = 0.2
     ledgers_s: float = 4.0
     copies_s: float = 1.0
-    sizes_s: float = 0.5
+    sample_s: float = 0.5
 
 
 @dataclasses.dataclass(eq=False)
@@ -130,6 +125,12 @@ class StatusSurvey:
         if more is not None:
             more = msgspec.structs.replace(more, is_restore_unfinished=root.startswith(RESTORE_MARK))
         references, size = await self._find_references(more, bookies, recovery)
+        if bookies is not None and references is not None:
+            without_cookie = references.referenced.difference(each.bookie_id for each in bookies)
+            asked = (
+                ask_unregistered(self.bookies, each, self.limits.bookie_s, has_cookie=False) for each in without_cookie
+            )
+            bookies = tuple(sorted((*bookies, *await asyncio.gather(*asked)), key=lambda each: each.bookie_id))
         return ClusterFacts(
             now_ms=now_ms,
             zookeeper_ms=latency_ms,
@@ -170,13 +171,15 @@ class StatusSurvey:
         known = awaited.union(each.bookie_id for each in bookies)
         down = frozenset(known.difference(each.bookie_id for each in bookies if each.is_registered))
         if not down:
-            return None, await self._usual_size(bookies)
+            sizes, down = await self._read_sample(known, () if recovery is None else recovery.given_up)
+            if not down:
+                return None, usual_size(sizes)
         down -= moved
         if root is None or root.migration is not None or root.is_restore_unfinished:
             why_unknown = "no ledger was read"
             none = DownReferences(bookie_ids=down, referenced=frozenset(), ledgers=0, why_unknown=why_unknown)
             return msgspec.structs.replace(none, no_live_copy=NoLiveCopy(is_exact=False)), 0
-        tally = _ReferenceTally(down, bookies, recovery or RecoveryStatus(), self.clock.now_ms())
+        tally = _ReferenceTally(down, moved, bookies, recovery or RecoveryStatus(), self.clock.now_ms())
         problem: str | None = None
         try:
             began_s = asyncio.get_running_loop().time()
@@ -199,22 +202,25 @@ class StatusSurvey:
                 self._refused["ledgers"] = problem
         return tally.result(problem), usual_size(tally.sizes)
 
-    async def _usual_size(self, bookies: tuple[BookieFacts, ...]) -> int:
-        """How many bookies a new ledger needs, by the first ledgers; 0: unknown, or there are enough in any case."""
-        if len(bookies) >= _WRITABLE_ENOUGH and all(each.is_writable for each in bookies):
-            return 0
-        sizes = collections.Counter[int]()
+    async def _read_sample(
+        self, known: Collection[str], given_up: Collection[int]
+    ) -> tuple[collections.Counter[int], frozenset[str]]:
+        """How many of the first ledgers have ensembles of a size, and which bookies they name that are not ``known``.
+
+        Those of ledgers whose loss was accepted do not count."""
+        sizes, unknown = collections.Counter[int](), set[str]()
         with contextlib.suppress(TimeoutError, BkctlError):
             async with (
-                asyncio.timeout(self.limits.sizes_s),
+                asyncio.timeout(self.limits.sample_s),
                 aclosing((await self.open_ledgers()).read_all()) as ledgers,
             ):
-                async for _, found in ledgers:
+                async for ledger_id, found in ledgers:
                     if isinstance(found, Versioned):
                         sizes[found.value.ensemble_size] += 1
-                    if sizes.total() >= _SIZES_READ_MAX:
+                        unknown |= set() if ledger_id in given_up else found.value.bookies().difference(known)
+                    if sizes.total() >= _SAMPLE_MAX:
                         break
-        return usual_size(sizes)
+        return sizes, frozenset(unknown)
 
     async def _part(self, name: str, read: Callable[[], Awaitable[T]]) -> T | None:
         """The result; None, with the reason noted, if it failed or took too long."""
@@ -326,13 +332,18 @@ class _ReferenceTally:
     """Collects what the ledgers say about bookies that are down."""
 
     def __init__(
-        self, down: frozenset[str], bookies: Sequence[BookieFacts], recovery: RecoveryStatus, now_ms: int
+        self,
+        down: frozenset[str],
+        moved: frozenset[str],
+        bookies: Sequence[BookieFacts],
+        recovery: RecoveryStatus,
+        now_ms: int,
     ) -> None:
         self.count = 0
         """Of the ledgers that can be read."""
         self.problem: str | None = None
         """Why the last of the ledgers that cannot be read cannot."""
-        self._down, self._given_up = down, recovery.given_up
+        self._down, self._moved, self._given_up = down, moved, recovery.given_up
         self._live = frozenset(each.bookie_id for each in bookies if each.is_registered)
         self._writable = frozenset(each.bookie_id for each in bookies if each.is_writable)
         self._awaited = {each.bookie_id for each in recovery.maintenance if not each.is_overdue(now_ms)}
@@ -363,12 +374,12 @@ class _ReferenceTally:
         movable = movable_members(found.value, missing - self._awaited, self._writable, rows)
         self._can_move = self._can_move or bool(movable)
         self._has_source = self._has_source or bool(members_with_source(found.value, missing, rows))
-        self._referenced |= self._down & missing
+        self._referenced |= missing - self._moved
 
     def result(self, why_unknown: str | None) -> DownReferences:
         """``why_unknown``: why not all ledgers were read."""
         return DownReferences(
-            bookie_ids=self._down,
+            bookie_ids=self._down | self._referenced,
             referenced=self._referenced,
             ledgers=self.count,
             why_unknown=None if self.are_all_found else why_unknown,
@@ -403,42 +414,3 @@ async def read_drained(
                         tally.add_unreadable()
             return tally.result(is_complete=True)
     return {} if tally is None else tally.result(is_complete=False)
-
-
-async def ask_bookies(
-    bookies: Bookies,
-    registrations: Registrations,
-    with_cookie: frozenset[str],
-    troubles: Mapping[str, str],
-    timeout_s: float,
-) -> tuple[BookieFacts, ...]:
-    """All bookies that are registered or have a cookie, by id. They are asked once, at the same time.
-
-    ``troubles``: what their registrations say is wrong with them.
-    """
-
-    async def ask(bookie_id: str) -> BookieFacts:
-        has_cookie = bookie_id in with_cookie
-        if bookie_id not in registrations.live:
-            is_serving = await find_serving(bookies, [bookie_id], timeout_s)
-            return BookieFacts(bookie_id, None, has_cookie, serves_unregistered=bool(is_serving))
-        status = BookieFacts(
-            bookie_id,
-            is_writable=bookie_id in registrations.writable,
-            has_cookie=has_cookie,
-            trouble=troubles.get(bookie_id, ""),
-        )
-        try:
-            async with asyncio.timeout(timeout_s):
-                info = await bookies.info(bookie_id)
-        except TimeoutError:
-            return msgspec.structs.replace(status, problem=f"no answer within {timeout_s:g} s")
-        except BkctlError as error:
-            is_refusing = isinstance(error, BookieError) and not isinstance(error, SILENCE)
-            is_client_refused = isinstance(error, AuthenticationRequiredError)
-            return msgspec.structs.replace(
-                status, problem=str(error), is_refusing=is_refusing, is_client_refused=is_client_refused
-            )
-        return msgspec.structs.replace(status, total_bytes=info.total_bytes, free_bytes=info.free_bytes)
-
-    return tuple(await asyncio.gather(*map(ask, sorted(with_cookie | registrations.live))))
