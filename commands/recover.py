@@ -38,7 +38,7 @@ from bkctl.commands.replication_access import (
     returning_findings,
     waiting_sentence,
     with_accepted_now,
-    with_startable,
+    with_idle,
 )
 from bkctl.commands.safety.gate import nothing_to_change
 from bkctl.commands.session import Session, open_session
@@ -98,7 +98,7 @@ async def failed_bookie(
         found = await _plan(access, bookie_ids, ledger_ids, to or (), unfinished)
         # not all ledgers were scanned for an unfinished job, or for chosen ledgers
         scanned_for = bookie_ids if unfinished is None and ledger_ids is None else ()
-        plan = (await with_startable(access, found)).change_plan(found)
+        plan = (await with_idle(access, found)).change_plan(found)
         job_file: str | None = None
         if not found.ledgers:
             nothing_to_change(context, plan, table=PLAN_TABLE, totals=plan_body(found), shown=plan_outcome(found))

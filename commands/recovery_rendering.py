@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, overload
 
 from bkctl.commands.rendering import Column, Table, time_text
 from bkctl.commands.safety.plan import PlanFinding, time_at_limit
 from bkctl.runtime.replication.config import DEFAULT_POLICY, CopyPace, OpenLedgers, PlacementMode, Policy
-from bkctl.runtime.replication.judge.advice import GivenUpLedger, more_targets
+from bkctl.runtime.replication.judge.advice import GivenUpLedger
 from bkctl.runtime.replication.judge.ledger_result import LedgerFailure, rule_counts
+from bkctl.runtime.replication.judge.needed_bookies import Idle, more_targets, targets_to_gain
 from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, OpenSegment, PlanTotals, RecoveryPlan
 from bkctl.runtime.replication.run.recovery import RecoveryReport
 from bkctl.storage.severity import Severity
@@ -198,10 +199,10 @@ def plan_findings(
     plan: RecoveryPlan,
     policy: Policy = DEFAULT_POLICY,
     accepted: Mapping[int, GivenUpLedger] = {},
-    startable: Collection[str] = (),
+    idle: Mapping[str, Idle] = {},
 ) -> list[PlanFinding]:
     """What a recovery will leave as it is, and rules that it breaks. ``accepted``: losses that an operator accepted.
-    ``startable``: see ``more_targets``."""
+    ``idle``: see ``more_targets``."""
     leaves_writers = policy.leaves_writers(is_drain=plan.is_drain)
     lost: list[int] = []
     unclosable: list[LedgerPlan] = []
@@ -219,7 +220,7 @@ def plan_findings(
         number, why = counted(len(unclosable), "ledger"), _why_not_closed(unclosable[0])
         warnings.append(f"will leave the last segment of {number} as it is: {_first_names(unclosable)}; {why}")
     if blocked:
-        remedy, _ = more_targets(startable, plan.targets if plan.is_restricted else ())
+        remedy, _ = more_targets(targets_to_gain(idle, plan.bookie_ids), plan.targets if plan.is_restricted else ())
         warnings.append(
             f"{counted(len(blocked), 'ledger')} cannot be recovered completely: too few bookies to copy to "
             f"({blocked[0].why_no_target}); {remedy}"

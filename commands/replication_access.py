@@ -37,9 +37,11 @@ from bkctl.runtime.replication.judge.advice import (
     serves_unregistered,
     these_bookies,
 )
-from bkctl.runtime.replication.judge.cluster_status import status_findings
+from bkctl.runtime.replication.judge.cluster_facts import ClusterFacts
+from bkctl.runtime.replication.judge.cluster_status import idle_bookies, status_findings
 from bkctl.runtime.replication.judge.ledger_result import LedgerFailure
 from bkctl.runtime.replication.judge.left_ledgers import Left, Shortage, situation_of
+from bkctl.runtime.replication.judge.needed_bookies import Idle
 from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
 from bkctl.runtime.replication.plan.store import JobStart
 from bkctl.runtime.replication.run.recovery import BookieRecovery
@@ -69,7 +71,7 @@ class ReplicationAccess(NamedTuple):
     """What an operator gave up, by ledger."""
     accepted: Mapping[int, GivenUpLedger] = {}
     """Losses that an operator accepted."""
-    startable: frozenset[str] = frozenset()
+    idle: Mapping[str, Idle] = {}
     """See ``more_targets``."""
 
     def change_plan(
@@ -84,7 +86,7 @@ class ReplicationAccess(NamedTuple):
     ) -> Plan:
         """A recovery as a plan that can be shown, saved, compared and confirmed like that of any other command."""
         policy, shown = self.policy, self._shown(found)
-        left = plan_findings(found, policy, self.accepted, self.startable)
+        left = plan_findings(found, policy, self.accepted, self.idle)
 
         def item_of(ledger: LedgerPlan) -> dict[str, Any]:
             row = plan_row(ledger, policy, is_drain=found.is_drain)
@@ -188,30 +190,26 @@ async def require_not_serving(session: Session, bookie_ids: Collection[str]) -> 
         raise RefusedError(f"{each.sentence} (one that must leave is stopped first): {each.command}")
 
 
-async def find_startable(session: Session) -> frozenset[str]:
-    """See ``more_targets``; MetadataError."""
-    live, members = (await session.registrations.snapshot()).live, await session.registrations.with_cookie()
-    notes = await list_maintenance(RecoveryNotes(session.store, session.root))
-    away = {each.bookie_id for each in notes if not each.is_overdue(session.now_ms)}
-    down = set(members).difference(live, away, await leaving_bookies(session.store, session.root))
-    return frozenset(down.difference(await session.find_serving(down)))
-
-
 async def find_shortage(session: Session, failures: Iterable[LedgerFailure]) -> Shortage:
     """What helps the ledgers of these that have too few targets, and how bad the status calls that; MetadataError."""
     if not any(situation_of(each) in {Left.NO_TARGET, Left.PLACEMENT} for each in failures):
         return Shortage()
-    bookies = session.bookies(timeout_max_s=ANSWER_TIMEOUT_S)
-    survey = StatusSurvey(session.store, session.root, session.ledgers, bookies, LoopClock(), StatusLimits())
-    found = status_findings(await survey.read())
-    severities = [each.severity for each in found if each.part in _SHORT_OF_BOOKIES]
-    return Shortage(await find_startable(session), max([Severity.WARNING, *severities]))
+    status = await _read_status(session, StatusLimits())
+    severities = [each.severity for each in status_findings(status) if each.part in _SHORT_OF_BOOKIES]
+    return Shortage(idle_bookies(status), max([Severity.WARNING, *severities]))
 
 
-async def with_startable(access: ReplicationAccess, found: RecoveryPlan) -> ReplicationAccess:
+async def with_idle(access: ReplicationAccess, found: RecoveryPlan) -> ReplicationAccess:
     """With what helps if too few bookies are writable for this plan."""
-    is_short = found.totals.ledgers_without_target > 0
-    return access._replace(startable=await find_startable(access.session)) if is_short else access
+    if not found.totals.ledgers_without_target:
+        return access
+    status = await _read_status(access.session, StatusLimits(ledgers_s=0, copies_s=0, sample_s=0))
+    return access._replace(idle=idle_bookies(status))
+
+
+async def _read_status(session: Session, limits: StatusLimits) -> ClusterFacts:
+    bookies = session.bookies(timeout_max_s=ANSWER_TIMEOUT_S)
+    return await StatusSurvey(session.store, session.root, session.ledgers, bookies, LoopClock(), limits).read()
 
 
 async def removed_of(access: ReplicationAccess, bookie_ids: Collection[str]) -> dict[str, int]:

@@ -51,7 +51,7 @@ from bkctl.commands.replication_access import (
     require_not_serving,
     returning_findings,
     waiting_sentence,
-    with_startable,
+    with_idle,
 )
 from bkctl.commands.safety.gate import Change, mode_turn
 from bkctl.commands.safety.plan import Plan, PlanFinding
@@ -151,7 +151,7 @@ async def _carry_out(context: CommandContext, request: LeavingRequest) -> tuple[
             is_rehearsal=context.settings.is_rehearsal,
         )
         verdict = await _check_cluster(session, access, found) if found.live else None
-        access = (await with_startable(access, found.recovery))._replace(drain_wait_s=request.wait_s)
+        access = (await with_idle(access, found.recovery))._replace(drain_wait_s=request.wait_s)
         plan = _change_plan(access, found, request, verdict)
         rest = "" if request.is_drain_only else "; the cookie is deleted last"
         async with (

@@ -85,7 +85,16 @@ def test_no_recovery_is_advised_that_has_nowhere_to_copy_to() -> None:
         assert finding.command == f"bkctl bookie show {DOWN}"
         await cluster.start("b3:3181")
         finding = {each.part: each for each in status_findings(await read(cluster))}["bookies_down"]
+        assert (finding.sentence, finding.command) == (
+            f"bookie {DOWN} is not registered; nothing repairs ledgers that still reference {DOWN}",
+            f"bkctl recover failed-bookie {DOWN}",
+        )
+        await cluster.store(ledger({0: ["b1:3181", "b2:3181", "b3:3181", DOWN]}, 2, 2, last_entry_id=5, length=10))
+        finding = {each.part: each for each in status_findings(await read(cluster))}["bookies_down"]
         assert finding.command == f"bkctl recover failed-bookie {DOWN}"
+        assert finding.sentence.endswith(
+            f"; too few other bookies are writable to take the copies of some ledgers: start {DOWN}, or add a bookie"
+        )
 
     simulate(scenario)
 

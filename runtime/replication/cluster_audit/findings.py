@@ -34,7 +34,6 @@ from bkctl.runtime.replication.judge.advice import (
     is_back,
     ledgers_moving,
     loss_accepted,
-    more_targets,
     not_answering,
     not_referenced,
     not_repairing,
@@ -48,7 +47,7 @@ from bkctl.runtime.replication.judge.advice import (
     waits_for_auditor,
 )
 from bkctl.runtime.replication.judge.drained_bookies import leaving_findings
-from bkctl.runtime.replication.judge.needed_bookies import Idle, WritableBookies, writers_stop
+from bkctl.runtime.replication.judge.needed_bookies import Idle, WritableBookies, more_targets, writers_stop
 from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, bookies_to_start
 from bkctl.runtime.replication.judge.verdict import ReplicationState
 from bkctl.storage.severity import OK, Severity
@@ -94,7 +93,7 @@ def audit_verdict(report: AuditReport, findings: Sequence[AuditFinding]) -> Audi
 
 def audit_findings(report: AuditReport) -> list[AuditFinding]:
     """All findings, worst first; among equals in the order in which one should act."""
-    serve, others_down = map(AuditFinding, _serve_unregistered(report)), _startable(report)
+    serve, others_down = map(AuditFinding, _serve_unregistered(report)), Idle.DOWN in _idle_bookies(report).values()
     found = [*_missing(report), *held_findings(report)]
     found = [*found, *serve] if others_down else [*serve, *found]
     found += [*_bookies(report), *_unreferenced(report), *_awaited(report)]
@@ -237,12 +236,11 @@ def _idle(report: AuditReport) -> dict[str, Idle]:
     return read_only | dict.fromkeys(down, Idle.DOWN) | dict.fromkeys(_serving(report), Idle.OTHER)
 
 
-def _startable(report: AuditReport) -> set[str]:
-    """Bookies that are down, which no operator awaits and no command moves."""
+def _idle_bookies(report: AuditReport) -> dict[str, Idle]:
+    """Why bookies take no copies; without those that an operator awaits, and those that a command empties."""
     now_ms = report.summary.judged_at_ms
-    others = {each.bookie_id for each in report.bookies if _is_in_maintenance(each, now_ms)}
-    down = {each for each, why in _idle(report).items() if why is Idle.DOWN}
-    return down.difference(others, _moving(report), _serving(report))
+    others = {each.bookie_id for each in report.bookies if _is_in_maintenance(each, now_ms)} | _moving(report)
+    return {each: why for each, why in _idle(report).items() if each not in others}
 
 
 def _without_live_copy(rows: Sequence[UnderReplicatedLedger], total: int) -> NoLiveCopy:
@@ -273,7 +271,7 @@ def _missing_copies(report: AuditReport, rows: Sequence[UnderReplicatedLedger], 
         has_live_copies=not summary.unavailable,
     )
     if left and rows and not any(row.has_target for row in rows):
-        remedy, command = more_targets(_startable(report))
+        remedy, command = more_targets(_idle_bookies(report))
         return Advice(
             severity, part, f"{sentence}: too few other bookies are writable to take the copies; {remedy}", command
         )

@@ -120,21 +120,6 @@ def works_on(holder: object, bookie_id: str) -> str:
     return f"{holder}, works on bookie {bookie_id}: {STATUS_WATCH} shows it"
 
 
-def more_targets(startable: Collection[str], only_to: Collection[str] = ()) -> tuple[str, str]:
-    """What helps if too few other bookies are writable to take copies, and its command.
-
-    ``startable``: the bookies of the cluster that are down, but for those that an operator awaits, that serve without a
-    registration, or whose ledgers a command moves. ``only_to``: the only ones that the operator lets take copies.
-    """
-    if only_to:
-        names = enumerated(sorted(only_to), shown_max=SHOWN_MAX)
-        return f"{names} cannot take them: name others with --to, or leave it out", "bkctl bookie list"
-    if not startable:
-        return "add a bookie", "bkctl bookie list"
-    ids = sorted(startable)
-    return f"start {enumerated(ids, 'or', SHOWN_MAX)}, or add a bookie", show_command(ids)
-
-
 def recover_command(bookie_ids: Sequence[str]) -> str:
     """The command that copies the ledgers of bookies that will not come back; of the first, if there are many."""
     return f"bkctl recover failed-bookie {' '.join(bookie_ids[:SHOWN_MAX])}"

@@ -163,6 +163,8 @@ class DownReferences(msgspec.Struct, frozen=True, kw_only=True):
     no_live_copy: NoLiveCopy = NoLiveCopy()
     can_move: bool = True
     """Whether one of them has a segment with a live copy of each entry, and enough writable bookies for its copies."""
+    lacks_targets: bool = False
+    """Whether one has a segment with a live copy of each entry, and too few writable bookies for its copies."""
     has_source: bool = True
     """Whether one has a segment with copies to be made and a live copy of each entry."""
 

@@ -24,7 +24,6 @@ from bkctl.runtime.replication.judge.advice import (
     in_maintenance,
     ledgers_moving,
     loss_accepted,
-    more_targets,
     not_answering,
     not_referenced,
     not_repairing,
@@ -44,7 +43,7 @@ from bkctl.runtime.replication.judge.cluster_facts import (
 )
 from bkctl.runtime.replication.judge.daemon_findings import WaitingMarks, recovery_findings
 from bkctl.runtime.replication.judge.drained_bookies import leaving_bookies_of, leaving_findings
-from bkctl.runtime.replication.judge.needed_bookies import WritableBookies, writers_stop
+from bkctl.runtime.replication.judge.needed_bookies import Idle, WritableBookies, more_targets, writers_stop
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import counted, duration, listed
 
@@ -176,16 +175,23 @@ def _recover_left(status: ClusterFacts, down: list[str], left: list[str]) -> Adv
             return accept_loss(left, lost.open_ids)
         return Advice(severity, "bookies_down", sentence, explain_command(lost.first_ids))  # others will be back
     if references is not None and not references.can_move:
-        remedy, command = more_targets(_startable(status))
+        remedy, command = more_targets(idle_bookies(status))
         sentence += f"; too few other bookies are writable to take the copies: {remedy}"
         return Advice(severity, "bookies_down", sentence, command)
+    if references is not None and references.lacks_targets:
+        remedy, _ = more_targets(idle_bookies(status))
+        sentence += f"; too few other bookies are writable to take the copies of some ledgers: {remedy}"
     return Advice(severity, "bookies_down", sentence, recover_command(left))
 
 
-def _startable(status: ClusterFacts) -> set[str]:
-    """Bookies that are down, which no operator awaits and no command moves. One without a cookie does not start."""
-    gone = {each.bookie_id for each in status.bookies or () if not each.is_registered and each.has_cookie}
-    return gone.difference(_resting(status), status.recovering, status.serving)
+def idle_bookies(status: ClusterFacts) -> dict[str, Idle]:
+    """Why bookies take no copies; without those that an operator awaits, and those that cannot start: no cookie."""
+    resting = _resting(status)
+    return {
+        each.bookie_id: each.why_idle(status.recovering)
+        for each in status.bookies or ()
+        if not each.is_writable and each.bookie_id not in resting and (each.is_registered or each.has_cookie)
+    }
 
 
 def _down_total(status: ClusterFacts, down: Collection[str]) -> int:

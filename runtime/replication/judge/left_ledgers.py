@@ -13,20 +13,20 @@ from bkctl.runtime.replication.judge.advice import (
     GivenUpLedger,
     accept_loss_step,
     close_lost_step,
-    more_targets,
     show_command,
 )
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
+from bkctl.runtime.replication.judge.needed_bookies import Idle, more_targets, targets_to_gain
 from bkctl.runtime.replication.judge.no_live_copy import bookies_to_start, start_words
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import SHOWN_MAX, enumerated
 
 
 class Shortage(msgspec.Struct, frozen=True):
-    """What helps ledgers without a bookie to copy to. ``startable``: see ``more_targets``. ``severity``: how bad the
-    status calls it that bookies are down, or that few are writable. ``only_to``: see ``more_targets``."""
+    """What helps ledgers without a bookie to copy to. ``idle``, ``only_to``: see ``more_targets``. ``severity``: how
+    bad the status calls it that bookies are down, or that few are writable."""
 
-    startable: frozenset[str] = frozenset()
+    idle: Mapping[str, Idle] = {}
     severity: Severity = Severity.WARNING
     only_to: tuple[str, ...] = ()
 
@@ -182,9 +182,9 @@ def _group(
     ledger_ids = tuple(sorted(failure.ledger_id for failure in failures))
     remedy, command, to_start = _REMEDIES.get(left, ""), _COMMANDS.get(left), tuple[str, ...]()
     if left is Left.NO_TARGET:
-        remedy, command = more_targets(shortage.startable, shortage.only_to)
-        is_start_enough = not shortage.only_to and shortage.startable.issubset(leaving)
-        to_start = tuple(sorted(shortage.startable)) if is_start_enough else ()
+        idle = targets_to_gain(shortage.idle, leaving)
+        remedy, command = more_targets(idle, shortage.only_to)
+        to_start = tuple(sorted(idle)) if not shortage.only_to and idle.keys() <= set(leaving) else ()
     failed = next((each for each in failures if each.is_refused or each.reason in _SAID), None)
     if failed is not None:
         # such as an expired certificate: another bookie would refuse it as well

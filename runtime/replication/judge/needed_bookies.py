@@ -44,6 +44,10 @@ class Idle(enum.Enum):
     LEAVING = "leaving"  # a command moves its ledgers
 
 
+_GAINED = (Idle.DRAIN, Idle.OPERATOR, Idle.SPACE, Idle.DOWN)
+"""A step of an operator makes these take copies."""
+
+
 class WritableBookies(msgspec.Struct, frozen=True):
     """How many bookies take entries of new ledgers, and why the others do not. ``usual_size``: see the function."""
 
@@ -107,6 +111,28 @@ def steps_for_writers(found: WritableBookies) -> list[tuple[str, str]]:
         how, command = steps[0]
         steps[0] = f"{how} ({found.missing} more bookies are needed)", command
     return steps
+
+
+def more_targets(idle: Mapping[str, Idle], only_to: Collection[str] = ()) -> tuple[str, str]:
+    """What helps if too few other bookies are writable to take copies, the fastest, and its command.
+
+    ``idle``: why bookies of the cluster take none, without those that an operator awaits or that cannot start.
+    ``only_to``: the only ones that the operator lets take copies.
+    """
+    if only_to:
+        names = enumerated(sorted(only_to), shown_max=SHOWN_MAX)
+        return f"{names} cannot take them: name others with --to, or leave it out", "bkctl bookie list"
+    for why in _GAINED:
+        if ids := sorted(each for each, reason in idle.items() if reason is why):
+            how, command = _step(why, ids, 1)
+            return f"{how}, or add a bookie", command
+    return "add a bookie", "bkctl bookie list"
+
+
+def targets_to_gain(idle: Mapping[str, Idle], leaving: Collection[str]) -> dict[str, Idle]:
+    """Those of the bookies that ``more_targets`` may name at the end of a command that moves ledgers off ``leaving``:
+    if one of these is down, its start makes the copies needless."""
+    return {each: why for each, why in idle.items() if why in _GAINED and (each not in leaving or why is Idle.DOWN)}
 
 
 def next_steps(steps: Sequence[tuple[str, str]]) -> str:

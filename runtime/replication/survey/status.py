@@ -349,7 +349,7 @@ class _ReferenceTally:
         self._awaited = {each.bookie_id for each in recovery.maintenance if not each.is_overdue(now_ms)}
         self._no_live_copy = NoLiveCopyTally({each.bookie_id for each in bookies if each.has_cookie} - self._live)
         self._referenced = frozenset[str]()
-        self._can_move = self._has_source = False
+        self._can_move = self._has_source = self._lacks_targets = False
         self.sizes = collections.Counter[int]()
         """How many ledgers have ensembles of a size."""
 
@@ -371,8 +371,10 @@ class _ReferenceTally:
         rows = judge_metadata(ledger_id, found.value, self._live, self._given_up.get(ledger_id)).rows
         missing = wanted_members(rows, missing) - self._live
         self._no_live_copy.add(ledger_id, rows)
-        movable = movable_members(found.value, missing - self._awaited, self._writable, rows)
+        to_replace = missing - self._awaited
+        movable = movable_members(found.value, to_replace, self._writable, rows)
         self._can_move = self._can_move or bool(movable)
+        self._lacks_targets |= not movable and bool(members_with_source(found.value, to_replace, rows))
         self._has_source = self._has_source or bool(members_with_source(found.value, missing, rows))
         self._referenced |= missing - self._moved
 
@@ -385,6 +387,7 @@ class _ReferenceTally:
             why_unknown=None if self.are_all_found else why_unknown,
             no_live_copy=self._no_live_copy.result(is_exact=why_unknown is None),
             can_move=self._can_move or not self._referenced,
+            lacks_targets=self._lacks_targets,
             has_source=self._has_source or why_unknown is not None,
         )
 

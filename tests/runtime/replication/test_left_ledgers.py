@@ -21,6 +21,7 @@ from bkctl.runtime.replication.judge.left_ledgers import (
     left_groups,
     what_next,
 )
+from bkctl.runtime.replication.judge.needed_bookies import Idle
 from bkctl.runtime.replication.judge.verdict import ReplicationState
 from bkctl.storage.severity import Severity
 
@@ -215,15 +216,21 @@ def test_bookies_that_failed_as_targets_are_named_with_their_reason() -> None:
     assert group.sentence == f"1 has no bookie to copy to (every other writable bookie failed: {cause})"
     assert what_next([group], AGAIN) == f"; then continue with: {AGAIN}"
     short = [failure(1, FailureReason.NOT_ENOUGH_BOOKIES)]
-    for startable, remedy, command in (
-        ((), "add a bookie", "bkctl bookie list"),
-        (("b5",), "start b5, or add a bookie", "bkctl bookie show b5"),
-        (("b5", "b1"), "start b1 or b5, or add a bookie", "bkctl bookie show b1 b5"),
+    kept = "keep b5, which a drain made read-only and no command empties now"
+    set_by = "make b5 writable, which an operator set read-only"
+    idle: dict[str, Idle]
+    for idle, remedy, command in (
+        ({}, "add a bookie", "bkctl bookie list"),
+        ({"b5": Idle.DOWN}, "start b5, or add a bookie", "bkctl bookie show b5"),
+        ({"b5": Idle.DOWN, "b1": Idle.DOWN}, "start b1 or b5, or add a bookie", "bkctl bookie show b1 b5"),
+        ({"b5": Idle.DRAIN, "b1": Idle.DOWN}, f"{kept}, or add a bookie", "bkctl bookie undrain b5"),
+        ({"b5": Idle.OPERATOR, "b4": Idle.LEAVING}, f"{set_by}, or add a bookie", "bkctl bookie set-mode writable b5"),
+        ({"b1": Idle.DRAIN, "b4": Idle.OTHER}, "add a bookie", "bkctl bookie list"),
     ):
-        groups = left_groups(short, ["b1"], shortage=Shortage(frozenset(startable)))
+        groups = left_groups(short, ["b1"], shortage=Shortage(idle))
         assert [(each.remedy, each.command) for each in groups] == [(remedy, command)]
         assert after_recovery(groups, ["b1"], lambda _: AGAIN, LastStep()) == f"; then continue with: {AGAIN}"
-    groups = left_groups(short, ["b1"], shortage=Shortage(frozenset({"b1"})))
+    groups = left_groups(short, ["b1"], shortage=Shortage({"b1": Idle.DOWN}))
     end = "; once b1 serves, nothing is left to recover; if it cannot come back, add a bookie, then continue with: "
     assert after_recovery(groups, ["b1"], lambda _: AGAIN, LastStep()) == end + AGAIN
 
@@ -238,7 +245,7 @@ def test_too_few_targets_are_as_bad_as_in_the_status() -> None:
 
 def test_named_targets_that_cannot_take_the_copies_are_named_and_no_bookie_is_to_be_added() -> None:
     short = [failure(1, FailureReason.NOT_ENOUGH_BOOKIES)]
-    groups = left_groups(short, ["b1"], shortage=Shortage(frozenset({"b1"}), only_to=("b3", "b2")))
+    groups = left_groups(short, ["b1"], shortage=Shortage({"b1": Idle.DOWN}, only_to=("b3", "b2")))
     remedy = "b2 and b3 cannot take them: name others with --to, or leave it out"
     assert [(each.remedy, each.command, each.to_start) for each in groups] == [(remedy, "bkctl bookie list", ())]
     assert after_recovery(groups, ["b1"], lambda _: AGAIN, LastStep()) == f"; then continue with: {AGAIN}"
