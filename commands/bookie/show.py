@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Mapping
+from contextlib import aclosing
 from functools import partial
 
 from bkctl.commands.bookie.state import BookieArguments, bookie_row, named_bookie, state_of
@@ -13,8 +16,14 @@ from bkctl.commands.errors import Outcome
 from bkctl.commands.session import Session, open_session
 from bkctl.commands.several import each_in_turn
 from bkctl.runtime.errors import BookieNotFoundError, MetadataFormatError
+from bkctl.runtime.metadata.replication.given_up_note import bookies_given_up
+from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
+from bkctl.runtime.metadata.replication.recovery_status import read_given_up
+from bkctl.runtime.metadata.store import Versioned
 from bkctl.storage.words import percent, size
 
+_LEDGERS_S = 4.0
+_RESTORE = "if its disks exist, bkctl cookie create --from-config on its machine lets it start"
 _COOKIE_FIELDS = ("journal_directories", "ledger_directories", "index_directories", "instance_id")
 
 
@@ -22,7 +31,8 @@ _COOKIE_FIELDS = ("journal_directories", "ledger_directories", "index_directorie
 async def show(context: CommandContext, bookies: BookieArguments = None) -> Outcome:
     """Show the state, address, disk space and cookie of bookies.
 
-    Exits with 4 if the cluster has no bookie with this ID. A bookie that is down is shown as far as it is known.
+    Exits with 4 if the cluster has no bookie with this ID. A bookie that is down is shown as far as it is known, also
+    one without a cookie that ledgers name.
     """
     return await each_in_turn(context, bookies, partial(_show, context))
 
@@ -32,14 +42,30 @@ async def _show(context: CommandContext, bookie: str | None) -> None:
     async with open_session(context, metadata_uri=metadata_uri) as session:
         registrations = await session.registrations.snapshot()
         cookie = await _cookie(session, bookie_id)
+        why_none = "there is none"
         if cookie is None and bookie_id not in registrations.live:
-            raise BookieNotFoundError(f"no bookie {bookie_id} in this cluster", bookie_id)
+            ledger_id = await _ledger_naming(session, bookie_id)
+            if ledger_id is None:
+                raise BookieNotFoundError(f"no bookie {bookie_id} in this cluster", bookie_id)
+            why_none = f"there is none, but ledgers name the bookie, like {ledger_id}: {_RESTORE}"
         client = await session.client()
         state = state_of(bookie_id, registrations)
         row = await bookie_row(session.registrations, client.ports.bookies, bookie_id, state)
-    body = {**row, **(cookie or {**dict.fromkeys(_COOKIE_FIELDS), "cookie_problem": "there is none"})}
+    body = {**row, **(cookie or {**dict.fromkeys(_COOKIE_FIELDS), "cookie_problem": why_none})}
     shown = {"total_bytes": size, "free_bytes": size, "used_fraction": percent}
     context.console.record("Bookie", body, name="id", show=shown)
+
+
+async def _ledger_naming(session: Session, bookie_id: str) -> int | None:
+    """A ledger that needs the bookie: its loss was not accepted. None: none was found in the time."""
+    given_up = await read_given_up(RecoveryNotes(session.store, session.root))
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_LEDGERS_S), aclosing((await session.ledgers()).read_all()) as ledgers:
+            async for ledger_id, found in ledgers:
+                is_named = isinstance(found, Versioned) and bookie_id in found.value.bookies()
+                if is_named and bookie_id not in bookies_given_up(given_up.get(ledger_id)):
+                    return ledger_id
+    return None
 
 
 async def _cookie(session: Session, bookie_id: str) -> Mapping[str, object] | None:

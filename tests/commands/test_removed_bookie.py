@@ -9,14 +9,25 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from kazoo.client import KazooClient
 
 from bkctl.runtime.client import LedgerClient
+from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.storage.words import counted
 from tests.commands.test_advice import audit_findings, ensemble_of, findings, run_pipeline, run_printed, succeed, write
 from tests.commands.test_one_severity import stop
 from tests.processes import Cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.battery]
+
+
+def delete_node(cluster: Cluster, below_root: str) -> None:
+    uri = parse_metadata_uri(cluster.metadata_uri)
+    client = KazooClient(uri.servers)
+    client.start()
+    client.delete(f"{uri.root}/{below_root}")
+    client.stop()
+    client.close()
 
 
 def test_a_removed_bookie_is_in_the_way_of_nothing(start_cluster: Callable[[int], Cluster], tmp_path: Path) -> None:
@@ -176,3 +187,21 @@ async def leave_open(metadata_uri: str, ledgers: int) -> list[str]:
         for writer in writers:
             await writer.append(b"entry")
         return [str(writer.ledger_id) for writer in writers]
+
+
+def test_a_bookie_that_lost_its_cookie_and_then_its_process_is_down_for_every_screen(
+    start_cluster: Callable[[int], Cluster],
+) -> None:
+    """Only ledgers name it. Java's ``cookie_delete`` does not ask them."""
+    cluster = start_cluster(4)
+    write(cluster, 2, ledgers=8)
+    gone = ensemble_of(cluster, "0")[0]
+    delete_node(cluster, f"cookies/{gone}")
+    cluster.stop_bookie(gone)
+    for found in (findings(cluster)["bookies_down"], audit_findings(cluster)["at_risk"]):
+        assert found["command"] == f"bkctl recover failed-bookie {gone}"
+    shown = succeed(cluster, "bookie", "show", gone, "-o", "json").json()
+    assert (shown["state"], "bkctl cookie create --from-config" in shown["cookie_problem"]) == ("down", True)
+    run_printed(cluster, found["command"], "--yes")
+    assert "bookies_down" not in findings(cluster)
+    assert cluster.run("bookie", "show", gone).exit_code == 4
