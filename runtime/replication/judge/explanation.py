@@ -39,6 +39,7 @@ from bkctl.runtime.replication.judge.closability import (
 )
 from bkctl.runtime.replication.judge.fragments import Fragment, accepted_entries, format_ranges, repeated_members
 from bkctl.runtime.replication.judge.ledger_facts import LedgerFacts, SegmentFacts, is_bad, segments_text
+from bkctl.runtime.replication.judge.needed_bookies import members_with_source
 from bkctl.runtime.replication.judge.no_live_copy import bookies_to_start, start_words
 from bkctl.runtime.replication.judge.targets import CandidateVerdict, stripe_bytes, why_refused
 from bkctl.runtime.replication.judge.verdict import ReplicationState
@@ -418,7 +419,7 @@ def _outside(facts: LedgerFacts) -> Iterator[str]:
 
 
 def _autorecovery(facts: LedgerFacts) -> Iterator[str]:
-    state = facts.autorecovery
+    state, rows = facts.autorecovery, facts.verdict.rows
     lost, awaited = facts.lost_bookies.keys(), {each.bookie_id for each in _away(facts)}
     has_bad_copies = bool(_bad_copies(facts) or repeated_members(facts.metadata))
     is_incomplete = bool(lost) or has_bad_copies
@@ -440,7 +441,8 @@ def _autorecovery(facts: LedgerFacts) -> Iterator[str]:
         yield f"{no_auditor().sentence}: {no_auditor().command}"
     elif state.mark is None and lost - awaited and state.alarm is not None:
         yield state.alarm
-    elif state.mark is None and (lost - awaited or has_bad_copies):  # the auditor leaves out what is awaited
+    elif state.mark is None and (has_bad_copies or members_with_source(facts.metadata, lost - awaited, rows)):
+        # The auditor leaves out what is awaited, and what has no live copy.
         waits = waits_for_auditor(state.deadlines, state.auditor, state.now_ms, awaited)
         why = f"the auditor {state.auditor} has not marked it yet" if waits is None else waits.sentence
         yield f"{why}; bkctl autorecovery trigger starts a check now"

@@ -422,7 +422,8 @@ def test_no_check_is_advised_for_a_bookie_in_maintenance() -> None:
 
         async def steps_with_auditor(alarm: str | None = None) -> str:
             facts = await read_facts(cluster, ledger_id)
-            deadlines = () if alarm else tuple((bookie_id, due) for bookie_id in ("b1", "b2"))
+            gone = sorted({"b1", "b2"} - facts.registrations.live)
+            deadlines = () if alarm else tuple((bookie_id, due) for bookie_id in gone)
             state = msgspec.structs.replace(facts.autorecovery, auditor="host-1", deadlines=deadlines, alarm=alarm)
             return steps(explain(msgspec.structs.replace(facts, autorecovery=state)))
 
@@ -432,6 +433,8 @@ def test_no_check_is_advised_for_a_bookie_in_maintenance() -> None:
         assert "the auditor" not in found
         assert "autorecovery trigger" not in found
         await cluster.stop("b2")
+        assert "autorecovery trigger" not in await steps_with_auditor(), "no auditor marks what has no live copy"
+        await cluster.register("b1")
         found = await steps_with_auditor()
         assert "bookie b2 is gone; the auditor host-1 marks the ledgers at " in found
         assert "autorecovery trigger starts a check now" in found
