@@ -190,21 +190,27 @@ async def require_not_serving(session: Session, bookie_ids: Collection[str]) -> 
         raise RefusedError(f"{each.sentence} (one that must leave is stopped first): {each.command}")
 
 
-async def find_shortage(session: Session, failures: Iterable[LedgerFailure]) -> Shortage:
-    """What helps the ledgers of these that have too few targets, and how bad the status calls that; MetadataError."""
+async def find_shortage(session: Session, failures: Iterable[LedgerFailure], lost: Collection[str] = ()) -> Shortage:
+    """What helps the ledgers of these that have too few targets, and how bad the status calls that; MetadataError.
+
+    ``lost``: bookies that an operator gave up."""
     if not any(situation_of(each) in {Left.NO_TARGET, Left.PLACEMENT} for each in failures):
         return Shortage()
     status = await _read_status(session, StatusLimits())
     severities = [each.severity for each in status_findings(status) if each.part in _SHORT_OF_BOOKIES]
-    return Shortage(idle_bookies(status), max([Severity.WARNING, *severities]))
+    return Shortage(_without(lost, idle_bookies(status)), max([Severity.WARNING, *severities]))
 
 
-async def with_idle(access: ReplicationAccess, found: RecoveryPlan) -> ReplicationAccess:
-    """With what helps if too few bookies are writable for this plan."""
+async def with_idle(access: ReplicationAccess, found: RecoveryPlan, lost: Collection[str] = ()) -> ReplicationAccess:
+    """With what helps if too few bookies are writable for this plan. ``lost``: bookies that an operator gave up."""
     if not found.totals.ledgers_without_target:
         return access
     status = await _read_status(access.session, StatusLimits(ledgers_s=0, copies_s=0, sample_s=0))
-    return access._replace(idle=idle_bookies(status))
+    return access._replace(idle=_without(lost, idle_bookies(status)))
+
+
+def _without(lost: Collection[str], idle: Mapping[str, Idle]) -> dict[str, Idle]:
+    return {each: why for each, why in idle.items() if each not in lost}
 
 
 async def _read_status(session: Session, limits: StatusLimits) -> ClusterFacts:

@@ -151,7 +151,8 @@ async def _carry_out(context: CommandContext, request: LeavingRequest) -> tuple[
             is_rehearsal=context.settings.is_rehearsal,
         )
         verdict = await _check_cluster(session, access, found) if found.live else None
-        access = (await with_idle(access, found.recovery))._replace(drain_wait_s=request.wait_s)
+        lost = request.bookie_ids if request.accepted else ()
+        access = (await with_idle(access, found.recovery, lost))._replace(drain_wait_s=request.wait_s)
         plan = _change_plan(access, found, request, verdict)
         rest = "" if request.is_drain_only else "; the cookie is deleted last"
         async with (
@@ -165,7 +166,7 @@ async def _carry_out(context: CommandContext, request: LeavingRequest) -> tuple[
         if report.remaining:
             with contextlib.suppress(MetadataError):
                 failures = [each for recovery in report.recoveries for each in recovery.failures]
-                report = msgspec.structs.replace(report, shortage=await find_shortage(session, failures))
+                report = msgspec.structs.replace(report, shortage=await find_shortage(session, failures, lost))
     return report, work.file
 
 

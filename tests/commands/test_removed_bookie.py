@@ -205,3 +205,22 @@ def test_a_bookie_that_lost_its_cookie_and_then_its_process_is_down_for_every_sc
     run_printed(cluster, found["command"], "--yes")
     assert "bookies_down" not in findings(cluster)
     assert cluster.run("bookie", "show", gone).exit_code == 4
+
+
+def test_a_removal_that_lacks_targets_does_not_ask_for_the_start_of_what_is_lost(
+    start_cluster: Callable[[int], Cluster], tmp_path: Path
+) -> None:
+    cluster = start_cluster(3)
+    write(cluster, 3)
+    write(cluster, 1, ledgers=40)
+    gone = cluster.bookies[0].id
+    stop(cluster, gone)
+    lost = succeed(cluster, "ledger", "list", "--bookie", gone, "--state", "lost", "-o", "name").stdout
+    (tmp_path / "lost").write_text(lost)
+    accept = ("decommission", gone, "--accept-loss", gone, "--from-file", str(tmp_path / "lost"))
+    left = cluster.run(*accept, "--yes", "-o", "json")
+    assert left.exit_code == 1, "nothing was moved"
+    assert "1 has no bookie to copy to (add a bookie)" in left.json()["verdict"]
+    planned = cluster.run(*accept, "-n", "-o", "json")
+    assert "; add a bookie" in str(planned.json()["findings"])
+    assert "start " not in str(planned.json()["findings"])

@@ -219,8 +219,11 @@ def _registration_faults(paths: Paths, snapshot: Snapshot, rules: DownRules) -> 
     yield from _shared_addresses(paths, snapshot, writable, read_only)
     yield from _unfinished_changes(paths, writable, read_only, rules)
     if paths.available in snapshot.present:  # otherwise that is the finding
-        yield from _down_bookies(paths, snapshot, writable.keys() | read_only.keys(), rules)
-        if (stop := rules.writers_stop(len(writable))) is not None:
+        stop = rules.writers_stop(len(writable))
+        yield from _down_bookies(
+            paths, snapshot, writable.keys() | read_only.keys(), rules, do_writers_stop=stop is not None
+        )
+        if stop is not None:
             yield msgspec.structs.replace(finding("writers-stop", paths.available, stop[0]), own_cure=stop[1])
     if cookies is None:
         return
@@ -256,7 +259,7 @@ def _unfinished_changes(
 
 
 def _down_bookies(
-    paths: Paths, snapshot: Snapshot, registered: Set[str], rules: DownRules
+    paths: Paths, snapshot: Snapshot, registered: Set[str], rules: DownRules, *, do_writers_stop: bool
 ) -> Iterator[MetadataFinding]:
     cookies = snapshot.cookies or {}
     down = len(snapshot.references.keys() - registered)
@@ -265,7 +268,8 @@ def _down_bookies(
             continue
         reference = snapshot.references.get(name)
         if reference is None:
-            yield finding("bookie-down", paths.cookie(name), f"Bookie {name} is not registered.")
+            found = finding("bookie-down", paths.cookie(name), f"Bookie {name} is not registered.", name)
+            yield msgspec.structs.replace(found, own_cure="Start the bookie.") if do_writers_stop else found
             continue
         count = reference.ledgers_count
         named = f"{counted(count, 'ledger references', 'ledgers reference')} it"

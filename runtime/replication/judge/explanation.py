@@ -259,14 +259,12 @@ def _next_steps(
         yield what_helps(ledger_id, metadata, list(missing_answers), valid, "able to give a valid answer")
     elif last_lost and not missing_answers:
         can_close = all(any(not each.refused_by for each in candidates if each.replaces == lost) for lost in last_lost)
-        closes = f"bkctl ledger close {ledger_id} closes it now"
-        if not can_close:
-            them = enumerated(last_lost, shown_max=SHOWN_MAX)
-            closes = f"no bookie can take the place of {them}: once another is writable, {closes}"
-        yield (
-            f"a live writer replaces {enumerated(last_lost)} at its next add; if there is none, a recovery closes the "
-            f"ledger after a while and copies its last segment; {closes}"
-        )
+        closes, them = f"bkctl ledger close {ledger_id} closes it now", enumerated(last_lost, shown_max=SHOWN_MAX)
+        if can_close:
+            sentence = f"a live writer replaces {them} at its next add; if there is none, a recovery closes the ledger"
+            yield f"{sentence} after a while and copies its last segment; {closes}"
+        else:
+            yield f"no bookie can take the place of {them}, so a live writer stops: once another is writable, {closes}"
     elif not metadata.is_closed and not missing_answers:
         yield how_it_ends(ledger_id, metadata, facts.autorecovery.now_ms)
     away, awaited = _away(facts), _awaited(facts).union(_moving(facts))

@@ -244,6 +244,8 @@ class NeededBookies:
             more = f" Once it is known that the disks are lost, {recover} copies the other ledgers."
             if moving is not None:
                 more = f" {capitalized(moving.sentence)}: {moving.command}."
+            if bookie_id in self._awaited:
+                text += f" {capitalized(in_maintenance([self._awaited[bookie_id]], self._now_ms).sentence)}."
             return text + (more if is_movable or moving is not None else "")
         return None if is_movable else _cure_without_move(recover, lost, has_cookie=has_cookie)
 

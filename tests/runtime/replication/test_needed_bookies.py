@@ -68,7 +68,7 @@ def test_a_bookie_in_maintenance_is_awaited() -> None:
     )
     assert (cure("b1 b3", TWO, ledger({0: ("b2",)}, 1, 1, last_entry_id=9, length=100), maintenance=AWAY) or "") == (
         "Start the bookie first: 1 ledger has entries without a live copy, which a recovery does not find either; "
-        "bkctl ledger explain 1."
+        "bkctl ledger explain 1. Bookie b2 is in maintenance until 10:00 UTC (by ann)."
     ), "nothing else brings these back, whatever its time"
 
 
