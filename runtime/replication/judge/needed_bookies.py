@@ -247,7 +247,7 @@ class NeededBookies:
             if bookie_id in self._awaited:
                 text += f" {capitalized(in_maintenance([self._awaited[bookie_id]], self._now_ms).sentence)}."
             return text + (more if is_movable or moving is not None else "")
-        return None if is_movable else _cure_without_move(recover, lost, has_cookie=has_cookie)
+        return None if is_movable else _cure_without_move(recover, lost, self._idle, has_cookie=has_cookie)
 
     def _is_moving(self, bookie_id: str) -> bool:
         return self._idle.get(bookie_id) is Idle.LEAVING
@@ -278,16 +278,18 @@ class NeededBookies:
         return f"{capitalized(too_few_text(found))}.", f"{capitalized(how)}: {command}{next_steps(steps)}."
 
 
-def _cure_without_move(recover: str, lost: LedgerCount | None, *, has_cookie: bool) -> str:
+def _cure_without_move(recover: str, lost: LedgerCount | None, idle: Mapping[str, Idle], *, has_cookie: bool) -> str:
+    restore = "restore its cookie with bkctl cookie create --from-config on its machine"
     if lost is not None:
-        explains = f"bkctl ledger explain {lost.first_ids[0]}"
-        return f"Nothing to copy from: start the other bookies of these ledgers; {explains}."
+        start = f"if its disks exist, {restore}, and start it; or start other bookies of these ledgers"
+        return f"Nothing to copy from: {start}: bkctl ledger explain {lost.first_ids[0]}."
+    others = {each: why for each, why in idle.items() if why in _GAINED and why is not Idle.DOWN}
+    how, command = more_targets(others)
+    how = f"{how} ({command})" if others else "add another"
     if has_cookie:
-        return "Start the bookie, or add one: too few others are writable to take the copies."
-    return (
-        f"Add a bookie, because too few are writable to take the copies; then {recover}. If only its cookie was lost, "
-        "restore it with bkctl cookie create --from-config on its machine."
-    )
+        return f"Start the bookie, or {how}: too few others are writable to take the copies."
+    why = "because too few are writable to take the copies"
+    return f"{capitalized(how)}, {why}; then {recover}. If only its cookie was lost, {restore}."
 
 
 def members_with_source(

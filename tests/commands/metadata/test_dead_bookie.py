@@ -37,7 +37,7 @@ def test_a_dead_bookie_that_ledgers_name_is_a_finding(cluster: Cluster) -> None:
     assert (stop["severity"], stop["rule"]) == (status["writers_stop"], "writers-stop"), "two take no ensemble of three"
     assert finding["severity"] == "critical", "nothing repairs"
     assert finding["problem"] == f"Bookie {dead} is not registered, and 3 ledgers reference it."
-    assert finding["cure"] == "Start the bookie, or add one: too few others are writable to take the copies."
+    assert finding["cure"] == "Start the bookie, or add another: too few others are writable to take the copies."
 
     cluster.add_bookie()
     (finding,) = _dead_bookies(cluster)
@@ -52,6 +52,12 @@ def test_a_dead_bookie_that_ledgers_name_is_a_finding(cluster: Cluster) -> None:
     (finding,) = _dead_bookies(cluster)
     assert f"bookie {dead} is in maintenance until" in finding["cure"]
     assert "failed-bookie" not in finding["cure"]
+
+    assert cluster.run("recover", "failed-bookie", dead, "--yes").exit_code == 0
+    cluster.stop_bookie(next(each.id for each in cluster.bookies if each.id != dead))
+    cures = {each["rule"]: each["cure"] for each in cluster.run("metadata", "doctor").json()["findings"]}
+    assert "writers-stop" in cures
+    assert cures["bookie-down"] == "Start the bookie.", "not: remove what writers need"
 
 
 def _dead_bookies(cluster: Cluster) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.metadata.replication.given_up_note import GivenUpNote
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.recovery_notes import MaintenanceNote
-from bkctl.runtime.replication.judge.needed_bookies import NeededBookies
+from bkctl.runtime.replication.judge.needed_bookies import Idle, NeededBookies
 from bkctl.storage.severity import Severity
 from tests.runtime.replication.samples import ledger
 
@@ -74,10 +74,14 @@ def test_a_bookie_in_maintenance_is_awaited() -> None:
 
 def test_too_few_bookies_to_copy_to() -> None:
     """By the rule of the status: no command that copies is advised."""
-    assert cure("b1", TWO) == "Start the bookie, or add one: too few others are writable to take the copies."
+    assert cure("b1", TWO) == "Start the bookie, or add another: too few others are writable to take the copies."
     assert cure("b1", TWO, has_cookie=False) == (
-        "Add a bookie, because too few are writable to take the copies; then bkctl recover failed-bookie b2. If only "
-        "its cookie was lost, restore it with bkctl cookie create --from-config on its machine."
+        "Add another, because too few are writable to take the copies; then bkctl recover failed-bookie b2. If only "
+        "its cookie was lost, restore its cookie with bkctl cookie create --from-config on its machine."
+    )
+    assert cure("b1", TWO, idle={"b2": Idle.DOWN, "b3": Idle.OPERATOR}) == (
+        "Start the bookie, or make b3 writable, which an operator set read-only, or add a bookie "
+        "(bkctl bookie set-mode writable b3): too few others are writable to take the copies."
     )
 
 
@@ -91,5 +95,6 @@ def test_what_has_no_live_copy_is_started_first() -> None:
     )
     assert cure("b1", lost, TWO) == f"{first}; bkctl ledger explain 0."
     assert cure("b1 b3", lost, has_cookie=False) == (
-        "Nothing to copy from: start the other bookies of these ledgers; bkctl ledger explain 0."
+        "Nothing to copy from: if its disks exist, restore its cookie with bkctl cookie create --from-config on its "
+        "machine, and start it; or start other bookies of these ledgers: bkctl ledger explain 0."
     )
