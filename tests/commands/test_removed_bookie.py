@@ -197,6 +197,9 @@ def test_a_bookie_that_lost_its_cookie_and_then_its_process_is_down_for_every_sc
     write(cluster, 2, ledgers=8)
     gone = ensemble_of(cluster, "0")[0]
     delete_node(cluster, f"cookies/{gone}")
+    for all_found in (findings(cluster), audit_findings(cluster)):
+        sentence = all_found["bookies_without_cookie"]["finding"]
+        assert sentence.startswith(f"bookie {gone} is registered without a cookie")
     cluster.stop_bookie(gone)
     for found in (findings(cluster)["bookies_down"], audit_findings(cluster)["at_risk"]):
         assert found["command"] == f"bkctl recover failed-bookie {gone}"

@@ -45,6 +45,7 @@ from bkctl.runtime.replication.judge.advice import (
     troubled,
     used_fraction,
     waits_for_auditor,
+    without_cookie,
 )
 from bkctl.runtime.replication.judge.drained_bookies import leaving_findings
 from bkctl.runtime.replication.judge.needed_bookies import Idle, WritableBookies, more_targets, writers_stop
@@ -318,7 +319,9 @@ def _bookies(report: AuditReport) -> Iterator[AuditFinding]:
     refusals = {each.bookie_id: each.refusal for each in report.bookies if each.refusal is not None}
     troubles = {each.bookie_id: each.trouble for each in report.bookies if each.trouble is not None}
     down = summary.bookies_named_unregistered
-    for advice in (*not_answering(silent, refusals, down), *troubled(troubles, down), *_leaving(report)):
+    foreign = [each.bookie_id for each in report.bookies if each.mode != "unregistered" and each.has_cookie is False]
+    bookies = *not_answering(silent, refusals, down), *troubled(troubles, down), *_leaving(report)
+    for advice in (*bookies, *without_cookie(foreign)):
         yield AuditFinding(advice)
     used = {each.bookie_id: used_fraction(each.disk_total_bytes, each.disk_free_bytes) for each in report.bookies}
     full = {each.bookie_id: each.out_of_space for each in report.bookies if each.out_of_space is not None}

@@ -63,6 +63,8 @@ class BookieReplication(Sums):
     """Who said so."""
     deadline_ms: int | None = None
     """When the auditor will mark its ledgers; None if no auditor of bkctl waits for it."""
+    has_cookie: bool | None = None
+    """Null if unknown."""
     serves_unregistered: bool = False
     """Whether it is not registered, but answers."""
     ledgers_moving: bool = False
@@ -72,9 +74,8 @@ class BookieReplication(Sums):
     refusal: str | None = None
     """The error that it answered, or None."""
     disk_total_bytes: int | None = None
-    """Of its disks; null if it did not say, or was not asked."""
+    """Of its disks, like the next one; null if it did not say, or was not asked."""
     disk_free_bytes: int | None = None
-    """Likewise."""
     out_of_space: str | None = None
     """Why it is read-only, if it has no space left; null if that is not so, or not known."""
     trouble: str | None = None
@@ -316,8 +317,7 @@ class AuditSummary(msgspec.Struct, frozen=True, kw_only=True):
     lost: int
     """Ledgers with a write set of which no bookie is registered or has a cookie; part of ``unavailable``."""
     unclosable: int
-    """Ledgers that are not closed and cannot be: a write set of the last segment has fewer than Qw - Qa + 1
-    registered bookies."""
+    """Ledgers that cannot be closed: fewer than Qw - Qa + 1 of a write set of the last segment are registered."""
     unwritable: int
     """Open ledgers of which some write set has fewer than Qa writable bookies."""
     unreplaceable: int

@@ -182,6 +182,7 @@ def report_of(totals: AuditTotals, facts: AuditFacts) -> AuditReport:
             disk_free_bytes=facts.disks.get(each, (None, None))[1],
             out_of_space=facts.out_of_space.get(each),
             trouble=facts.troubles.get(each),
+            has_cookie=None if facts.with_cookie is None else each in facts.with_cookie,
             serves_unregistered=each in facts.serving,
             ledgers_moving=each in facts.moving,
             read_only_by=facts.read_only_by.get(each),

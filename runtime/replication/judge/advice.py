@@ -246,6 +246,13 @@ def troubled(troubles: Mapping[str, str], down: int) -> Iterator[Advice]:
         yield Advice(severity, "bookies_troubled", sentence, f"bkctl bookie state {next(iter(troubles))}")
 
 
+def without_cookie(bookie_ids: Sequence[str]) -> Iterator[Advice]:
+    """Registered bookies whose cookie is missing."""
+    if bookie_ids:
+        sentence = f"{these_bookies(bookie_ids, 'is', 'are')} registered without a cookie, and cannot start again"
+        yield Advice(Severity.WARNING, "bookies_without_cookie", sentence, "bkctl metadata doctor")
+
+
 def used_fraction(total_bytes: int | None, free_bytes: int | None) -> float | None:
     """Used part of the disks of a bookie; None if unknown."""
     return None if not total_bytes or free_bytes is None else 1 - free_bytes / total_bytes

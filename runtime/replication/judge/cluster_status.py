@@ -32,6 +32,7 @@ from bkctl.runtime.replication.judge.advice import (
     start_first,
     these_bookies,
     troubled,
+    without_cookie,
     worst_first,
 )
 from bkctl.runtime.replication.judge.cluster_facts import (
@@ -214,10 +215,7 @@ def _bookie_findings(status: ClusterFacts) -> Iterator[Advice]:
     yield from not_answering(silent, refusals, len(status.down))
     yield from troubled({each.bookie_id: each.trouble for each in bookies if each.trouble}, len(status.down))
     yield from _read_only_findings(status)
-    if foreign:
-        they = these_bookies(foreign, "is", "are")
-        sentence = f"{they} registered without a cookie, and cannot start again"
-        yield Advice(Severity.WARNING, "bookies_without_cookie", sentence, "bkctl metadata doctor")
+    yield from without_cookie(foreign)
     full = {each.bookie_id: each.out_of_space for each in bookies if each.out_of_space is not None}
     yield from disk_findings({each.bookie_id: each.used_fraction for each in bookies}, full)
 

@@ -72,7 +72,7 @@ async def audited(metadata_uri: str, tmp_path: Path, of_bookie: bytes) -> AsyncI
         cluster = AuditedCluster(metadata_uri, store, ledgers, tmp_path, of_bookie)
         for bookie_id in (B1, B2, B3):
             await cluster.register(bookie_id)
-        for bookie_id in (DOWN, DOWN_TOO):
+        for bookie_id in (B1, B2, B3, DOWN, DOWN_TOO):
             await store.create(Paths(uri.root).cookie(bookie_id), make_parents=True)
         await cluster.ledger(1, DOWN, DOWN_TOO)
         await cluster.ledger(2, B1, B2, DOWN, length=5000, name=b"tenant/shop/persistent/carts")

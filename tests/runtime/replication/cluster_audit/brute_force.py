@@ -179,6 +179,8 @@ def copy_bytes(cluster: Cluster, ledger_id: int) -> int:
 
 def bookie_row(cluster: Cluster, bookie: str) -> BookieReplication:
     row = BookieReplication(bookie, mode_of(cluster, bookie), cluster.rack(bookie))
+    if cluster.facts.with_cookie is not None:
+        row.has_cookie = bookie in cluster.facts.with_cookie
     for ledger_id, groups in cluster.entries.items():
         metadata = cluster.ledgers[ledger_id]
         own = {group: count for group, count in groups.items() if bookie in group.bookies}
