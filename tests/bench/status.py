@@ -20,6 +20,9 @@ import time
 
 import msgspec
 
+from bkctl.runtime.ledger.changes import new_ledger
+from bkctl.runtime.ledger.metadata import DigestType
+from bkctl.runtime.ledger.metadata_format import encode_ledger_metadata
 from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks
 from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
@@ -66,12 +69,14 @@ async def _run(arguments: argparse.Namespace, directory: str) -> None:
     hosts = server.connect_string
     cluster = Cluster(directory, f"zk+hierarchical://{hosts}{ROOT}")
     try:
-        loader = multiprocessing.get_context("spawn").Process(target=load, args=(hosts, ROOT, 1, arguments.ledgers))
+        await asyncio.to_thread(cluster.up, 3)
+        metadata = new_ledger(tuple(each.id for each in cluster.bookies), 2, 2, DigestType.CRC32C, b"secret")
+        what = (hosts, ROOT, 1, arguments.ledgers, [encode_ledger_metadata(metadata)])
+        loader = multiprocessing.get_context("spawn").Process(target=load, args=what)
         loader.start()
         await asyncio.to_thread(loader.join)
         assert loader.exitcode == 0
         await mark(hosts, arguments.marks, max(1, arguments.ledgers // max(1, arguments.marks)))
-        await asyncio.to_thread(cluster.up, 3)
         seconds, cpu_seconds, counted = await asyncio.to_thread(measure, cluster.metadata_uri, arguments.rounds)
         sys.stdout.write(
             f"bkctl status: median {statistics.median(seconds):.2f} s ({min(seconds):.2f} to {max(seconds):.2f}), "
