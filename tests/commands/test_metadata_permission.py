@@ -86,6 +86,7 @@ def test_one_ledger_without_permission_does_not_hide_the_others_of_a_bookie_that
     found = {each["part"]: each for each in status.json()["findings"]}
     assert found["bookies_down"]["command"] == f"bkctl recover failed-bookie {down}"
     assert found["ledgers"]["finding"].startswith(f"the ledgers of bookies that are down are unknown: {path}: no perm")
+    assert "no_live_copy_unknown" not in found, "that is why"
     assert status.exit_code in {11, 14}, status
 
 

@@ -136,7 +136,7 @@ def _down_findings(status: ClusterFacts) -> Iterator[Advice]:
         yield from serve
     if lost.ledgers:
         yield start_first(lost, serving)
-    elif not lost.is_exact and status.references is not None:
+    elif not lost.is_exact and status.references is not None and "ledgers" not in status.refused:
         sentence = "it is not known yet whether ledgers have no live copy: only "
         sentence += f"{counted(status.references.ledgers, 'ledger was', 'ledgers were')} read"
         severity = Severity.WARNING if left else Severity.INFORMATION
