@@ -108,7 +108,7 @@ def print_recoveries(
         rows.append(_row(Severity.WARNING, "bad copies on bookies that stay", bad_ids, command))
     if fenced:
         ids = [each["ledger_id"] for each in fenced]
-        rows.append(_row(Severity.INFORMATION, "closed first, which stopped their writers", ids, None))
+        rows.append(_row(Severity.INFORMATION, "closed first, which stops a writer that still runs", ids, None))
     print_end(
         console,
         kind,

@@ -28,7 +28,7 @@ async def show_auditor(context: CommandContext) -> None:
     elif pulsar_auditor is not None:
         candidates = [pulsar_auditor]
     if not candidates:
-        raise NotFoundError("no auditor is elected: start an autorecovery daemon in this cluster")
+        raise NotFoundError("no auditor is elected: bkctl autorecovery start runs one")
     if candidates[0].problem is not None:
         raise candidates[0].problem
     rows: list[dict[str, object]] = [

@@ -146,7 +146,7 @@ async def trigger(context: CommandContext) -> None:
             raise RefusedError("autorecovery is disabled, so no audit would run: use bkctl autorecovery enable")
         auditor = await read_auditor(session.store, session.root, session.foreign)
         if auditor is None:
-            raise RefusedError("no auditor is elected: start an autorecovery daemon")
+            raise RefusedError("no auditor is elected: bkctl autorecovery start runs one")
         delay = await session.switches.recovery_delay()
         path = Paths(session.root).lost_bookie_recovery_delay
         request = AuditRequest(session.store, session.root)
