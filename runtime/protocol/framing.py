@@ -13,7 +13,7 @@ FRAME_BYTES_MAX = 5 * 1024 * 1024
 READ_BYTES = 64 * 1024
 """Maximum bytes of one socket read that may always be made."""
 
-LONG_READ_BYTES = 256 * 1024
+LONG_READ_BYTES = 512 * 1024
 """Maximum bytes of one while memory allows it: each read, and each run of adds, costs as much as a dozen adds."""
 
 LENGTH = struct.Struct(">I")
