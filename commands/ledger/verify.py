@@ -95,8 +95,7 @@ async def verify(
 
     Reads only; fences nothing. Missing, corrupt, failed (error), unreachable (no answer) and different copies are
     counted separately; none is expected on bookies that were given up. --all lists no clean ledgers. -o csv has one row
-    for each listed ledger. Exits with 10 if there is any problem, with 11 if a ledger may not be read, with 4 if a
-    named ledger has no entry in --range.
+    for each listed ledger. Exits with 10 if there is any problem, 11 if a ledger may not be read, 4 if --range is empty.
     """
     if is_all and ledgers:
         raise InvalidArgumentError(f"--all means every ledger: omit {' '.join(ledgers)} or --all")
@@ -128,11 +127,9 @@ async def verify(
     if unread is not None and not totals.entries:
         raise unread
     _print(context, result, present, scope, time.monotonic() - started_s)
-    _require_all_found(named, present)
+    _require_all_checked(named, present)
     if unread is not None:
         raise unread
-    if refused := next((check.problem for check in result.checks if check.is_refused), None):
-        raise MetadataAuthError(refused)
     return Outcome.OK if totals.ledgers == totals.ledgers_clean else Outcome.FINDINGS
 
 
@@ -251,10 +248,12 @@ def _nothing_read(
     return NotFoundError(f"no entry of ledger {names} is in {entries}: nothing was verified") if empty else None
 
 
-def _require_all_found(named: Sequence[int], present: Sequence[LedgerCheck]) -> None:
+def _require_all_checked(named: Sequence[int], present: Sequence[LedgerCheck]) -> None:
     absent = set(named) - {check.ledger_id for check in present}
     if absent:
         raise LedgerNotFoundError(min(absent), "no such ledger")
+    if refused := next((check.problem for check in present if check.is_refused), None):
+        raise MetadataAuthError(refused)
 
 
 def _row(check: LedgerCheck) -> dict[str, object]:

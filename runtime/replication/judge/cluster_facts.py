@@ -207,6 +207,12 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
         return [each for each in gone if each not in self.unreferenced]
 
     @property
+    def may_return(self) -> frozenset[str]:
+        """Those of the bookies that are down which a start brings back: they have a cookie."""
+        with_cookie = (each.bookie_id for each in self.bookies or () if each.has_cookie)
+        return frozenset(self.down).intersection(with_cookie)
+
+    @property
     def serving(self) -> frozenset[str]:
         """Bookies that are not registered, but answer."""
         return frozenset(each.bookie_id for each in self.bookies or () if each.serves_unregistered)
@@ -228,7 +234,7 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
         """Ledgers that the start of a bookie would bring back: those that were read, else those in the notes."""
         read = NoLiveCopy() if self.references is None else self.references.no_live_copy
         losses = NotedLosses() if self.recovery is None else self.recovery.losses
-        noted = noted_without_copy(losses, frozenset(self.down))
+        noted = noted_without_copy(losses, self.may_return)
         return noted if noted.ledgers and not read.ledgers else read
 
     @property

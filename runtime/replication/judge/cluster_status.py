@@ -306,7 +306,7 @@ def _note_findings(status: ClusterFacts) -> Iterator[Advice]:
     unreferenced = frozenset[str]() if status.references is None else status.references.unreferenced
     deadlines = tuple(each for each in status.recovery.deadlines if each[0] not in unreferenced)
     losses = status.recovery.losses
-    may_return = all(not set(note.missing_bookies).isdisjoint(status.down) for _, note in losses.first)
+    may_return = all(not status.may_return.isdisjoint(note.missing_bookies) for _, note in losses.first)
     if may_return and losses.count <= status.no_live_copy.ledgers:
         losses = NotedLosses()  # these may come back: whether some are left shows once the bookies are started
     recovery = msgspec.structs.replace(status.recovery, deadlines=deadlines, losses=losses)
