@@ -95,7 +95,7 @@ async def verify(
 
     Reads only; fences nothing. Missing, corrupt, failed (error), unreachable (no answer) and different copies are
     counted separately; none is expected on bookies that were given up. --all lists no clean ledgers. -o csv has one row
-    for each listed ledger. Exits with 10 if there is any problem, 11 if a ledger may not be read, 4 if --range is empty.
+    for each listed ledger. Exits with 10 if there is a problem, 11 if a ledger may not be read, 4 if --range is empty.
     """
     if is_all and ledgers:
         raise InvalidArgumentError(f"--all means every ledger: omit {' '.join(ledgers)} or --all")
