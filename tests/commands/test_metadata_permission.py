@@ -162,6 +162,9 @@ def test_one_ledger_without_permission_stops_no_check_of_the_others(
         assert verified.stderr.startswith(f"error: {path}: no permission"), verified
         assert references() - {refused}
         cluster.stop_bookie(dead)
+        deleted = cluster.run("cookie", "delete", dead, "--yes")
+        assert (deleted.exit_code, f"{path}: no permission" in deleted.stderr) == (11, True)
+        assert "--unreadable" not in deleted.stderr, "the ledger may be in order"
         daemon.start()
         wait_until(lambda: references() <= {refused}, "autorecovery replaces the bookie in all other ledgers")
     finally:

@@ -136,6 +136,7 @@ async def find_references(
     """Read every ledger and count those with a segment on these bookies; ``on_progress`` gets the ledgers so far.
 
     Sees everything finished before the call. MetadataUnavailableError, and the error of a part that cannot be listed.
+    MetadataAuthError if this user may not read a ledger: no advice about damaged metadata may name it.
     """
     await store.sync(ledgers.root)
     counts = dict.fromkeys(bookie_ids, 0)
@@ -147,6 +148,8 @@ async def find_references(
         scanned += 1
         if scanned % _PROGRESS_STEP == 0:
             on_progress(scanned)
+        if isinstance(found, MetadataAuthError):
+            raise found
         if not isinstance(found, Versioned):
             unreadable_count += 1
             if len(unreadable) < IDS_KEPT_MAX:
