@@ -228,8 +228,9 @@ def test_a_bookie_without_registration_and_cookie_that_ledgers_name_is_down() ->
 
     async def scenario(cluster: RepairCluster) -> None:
         await cluster.start(*(f"b{number}:3181" for number in range(8)))
-        await cluster.store(pair("b1:3181", "b2:3181"))
-        assert (await read(cluster)).references is None
+        await cluster.store(ledger({0: ["b1:3181", DOWN]}, 2, 2, last_entry_id=-1, length=0))
+        await cluster.store(ledger({0: ["b1:3181", "b2:3181", DOWN]}, 2, 2, last_entry_id=0, length=10))
+        assert (await read(cluster)).references is None, "it has no entries: Java's decommission leaves such ledgers"
         await cluster.store(pair("b1:3181", DOWN))
         found = await read(cluster)
         assert (found.down, found.unreferenced) == ([DOWN], [])

@@ -210,6 +210,12 @@ def wanted_members(rows: Iterable[ReplicationRow], members: Collection[str]) -> 
     return frozenset(set(members) - stored | needed)
 
 
+def members_without_copies(rows: Iterable[ReplicationRow]) -> frozenset[str]:
+    """The bookies that are missing where entries have too few live copies, but for losses that were accepted."""
+    lacking = (row for row in rows if row.replication in UNDER_REPLICATED_STATES)
+    return frozenset(bookie_id for row in lacking for bookie_id in row.missing_bookies)
+
+
 def removed_members(rows: Iterable[ReplicationRow]) -> frozenset[tuple[int | None, str]]:
     """The bookies that were given up, each with the first entry of the segment."""
     return frozenset(

@@ -55,7 +55,12 @@ from bkctl.runtime.replication.judge.cluster_facts import (
 from bkctl.runtime.replication.judge.drained_bookies import DrainedBookie, DrainedTally
 from bkctl.runtime.replication.judge.needed_bookies import members_with_source, movable_members, usual_size
 from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, NoLiveCopyTally
-from bkctl.runtime.replication.judge.verdict import ReplicationState, judge_metadata, wanted_members
+from bkctl.runtime.replication.judge.verdict import (
+    ReplicationState,
+    judge_metadata,
+    members_without_copies,
+    wanted_members,
+)
 from bkctl.runtime.replication.survey.bookie_facts import ask_bookies, ask_unregistered
 from bkctl.runtime.replication.survey.given_up import judge_given_up
 from bkctl.storage.errors import BkctlError
@@ -171,7 +176,7 @@ class StatusSurvey:
         known = awaited.union(each.bookie_id for each in bookies)
         down = frozenset(known.difference(each.bookie_id for each in bookies if each.is_registered))
         if not down:
-            sizes, down = await self._read_sample(known, () if recovery is None else recovery.given_up)
+            sizes, down = await self._read_sample(known, {} if recovery is None else recovery.given_up)
             if not down:
                 return None, usual_size(sizes)
         down -= moved
@@ -203,11 +208,9 @@ class StatusSurvey:
         return tally.result(problem), usual_size(tally.sizes)
 
     async def _read_sample(
-        self, known: Collection[str], given_up: Collection[int]
+        self, known: Collection[str], given_up: Mapping[int, GivenUpNote]
     ) -> tuple[collections.Counter[int], frozenset[str]]:
-        """How many of the first ledgers have ensembles of a size, and which bookies they name that are not ``known``.
-
-        Those of ledgers whose loss was accepted do not count."""
+        """How many of the first ledgers have an ensemble size, and which bookies they lack that are not ``known``."""
         sizes, unknown = collections.Counter[int](), set[str]()
         with contextlib.suppress(TimeoutError, BkctlError):
             async with (
@@ -217,7 +220,9 @@ class StatusSurvey:
                 async for ledger_id, found in ledgers:
                     if isinstance(found, Versioned):
                         sizes[found.value.ensemble_size] += 1
-                        unknown |= set() if ledger_id in given_up else found.value.bookies().difference(known)
+                        if not found.value.bookies().issubset(known):
+                            rows = judge_metadata(ledger_id, found.value, known, given_up.get(ledger_id)).rows
+                            unknown |= members_without_copies(rows)
                     if sizes.total() >= _SAMPLE_MAX:
                         break
         return sizes, frozenset(unknown)
@@ -346,8 +351,11 @@ class _ReferenceTally:
         self._down, self._moved, self._given_up = down, moved, recovery.given_up
         self._live = frozenset(each.bookie_id for each in bookies if each.is_registered)
         self._writable = frozenset(each.bookie_id for each in bookies if each.is_writable)
+        with_cookie = {each.bookie_id for each in bookies if each.has_cookie}
+        self._members = down & with_cookie
+        """These count also where a ledger has no entries on them. Others may have left the cluster that way."""
         self._awaited = {each.bookie_id for each in recovery.maintenance if not each.is_overdue(now_ms)}
-        self._no_live_copy = NoLiveCopyTally({each.bookie_id for each in bookies if each.has_cookie} - self._live)
+        self._no_live_copy = NoLiveCopyTally(with_cookie - self._live)
         self._referenced = frozenset[str]()
         self._can_move = self._has_source = self._lacks_targets = False
         self.sizes = collections.Counter[int]()
@@ -369,7 +377,7 @@ class _ReferenceTally:
         if not missing:
             return
         rows = judge_metadata(ledger_id, found.value, self._live, self._given_up.get(ledger_id)).rows
-        missing = wanted_members(rows, missing) - self._live
+        missing = (wanted_members(rows, missing) - self._live) & (self._members | members_without_copies(rows))
         self._no_live_copy.add(ledger_id, rows)
         to_replace = missing - self._awaited
         movable = movable_members(found.value, to_replace, self._writable, rows)
