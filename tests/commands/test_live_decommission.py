@@ -381,7 +381,14 @@ def test_undrain_says_at_once_why_a_bookie_stays_read_only(cluster: Cluster, tmp
     command = (
         *("bookie", "start", "--metadata-uri", cluster.metadata_uri, "--port", str(port), "--bookie-id", bookie_id),
         *("--advertised-address", LOOPBACK, "--journal-dir", str(tmp_path / "j"), "--ledger-dir", str(tmp_path / "l")),
-        *("--set", "allowLoopback=true", "--set", "diskUsageThreshold=0.001", "--set", "diskUsageWarnThreshold=0.001"),
+        *(
+            "--set",
+            "allowLoopback=true",
+            "--set",
+            "diskUsageThreshold=0.000001",
+            "--set",
+            "diskUsageWarnThreshold=0.000001",
+        ),
     )
     with log.open("wb") as output:
         process = start_bkctl(*command, stderr=output)
