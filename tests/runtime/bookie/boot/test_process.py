@@ -15,7 +15,7 @@ from bkctl.runtime.bookie.boot.process import keep_freed_memory
 
 def take_and_free():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    entries = [b"x" * 65536 for _ in range(1000)]
+    entries = [b"x" * (1 << 20) for _ in range(64)]
     while entries:
         entries.pop()
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
@@ -28,7 +28,8 @@ print(take_and_free())
 
 def _faults_of_the_second_time(call: str) -> int:
     script = _FAULTS_OF_THE_SECOND_TIME.format(call=call)
-    fixed = {**os.environ, "MALLOC_TRIM_THRESHOLD_": "131072"}  # otherwise what the imports freed may have raised it
+    # Otherwise what the imports freed may have raised the threshold, from which on each block has its own mapping.
+    fixed = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "131072"}
     result = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, env=fixed)
     return int(result.stdout)
 
