@@ -10,6 +10,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from bkctl.commands.bookie.read_only_reasons import with_reasons
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext, CopyFlags, Effect
 from bkctl.commands.errors import InvalidArgumentError, Outcome
@@ -98,7 +99,7 @@ async def failed_bookie(
         found = await _plan(access, bookie_ids, ledger_ids, to or (), unfinished)
         # not all ledgers were scanned for an unfinished job, or for chosen ledgers
         scanned_for = bookie_ids if unfinished is None and ledger_ids is None else ()
-        plan = (await with_idle(access, found)).change_plan(found)
+        plan = (await with_idle(access, found, partial(with_reasons, context))).change_plan(found)
         job_file: str | None = None
         if not found.ledgers:
             nothing_to_change(context, plan, table=PLAN_TABLE, totals=plan_body(found), shown=plan_outcome(found))
@@ -123,7 +124,7 @@ async def failed_bookie(
                 note_end(change, report_body(report), outcome_of(report, access.accepted))
         if is_done(report, access.accepted):
             await delete_finished_jobs(context, session, scanned_for, flags.resume)
-        back, short = await _bookies_now(access, found, report)
+        back, short = await _bookies_now(context, access, found, report)
     again = partial(_again, context, report, job_file, short)
     print_recovery(context.console, report, access.accepted, again, back, short)
     return outcome_of(report, access.accepted)
@@ -143,7 +144,7 @@ async def _plan(
 
 
 async def _bookies_now(
-    access: ReplicationAccess, plan: RecoveryPlan, report: RecoveryReport
+    context: CommandContext, access: ReplicationAccess, plan: RecoveryPlan, report: RecoveryReport
 ) -> tuple[list[str], Shortage]:
     """The bookies of a recovery with ledgers left that serve again, and whether others are missing, as far as it is
     known."""
@@ -153,7 +154,7 @@ async def _bookies_now(
         with contextlib.suppress(MetadataError):
             registered = await access.recovery.registered(report.bookie_ids)
             back = [each for each in registered if await access.recovery.error_of(each) is None]
-            shortage = await find_shortage(access.session, report.failures)
+            shortage = await find_shortage(access.session, report.failures, partial(with_reasons, context))
     return back, msgspec.structs.replace(shortage, only_to=plan.targets if plan.is_restricted else ())
 
 

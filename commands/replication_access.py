@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -37,7 +37,7 @@ from bkctl.runtime.replication.judge.advice import (
     serves_unregistered,
     these_bookies,
 )
-from bkctl.runtime.replication.judge.cluster_facts import ClusterFacts
+from bkctl.runtime.replication.judge.cluster_facts import BookieFacts, ClusterFacts
 from bkctl.runtime.replication.judge.cluster_status import idle_bookies, status_findings
 from bkctl.runtime.replication.judge.ledger_result import LedgerFailure
 from bkctl.runtime.replication.judge.left_ledgers import Left, Shortage, situation_of
@@ -190,22 +190,35 @@ async def require_not_serving(session: Session, bookie_ids: Collection[str]) -> 
         raise RefusedError(f"{each.sentence} (one that must leave is stopped first): {each.command}")
 
 
-async def find_shortage(session: Session, failures: Iterable[LedgerFailure], lost: Collection[str] = ()) -> Shortage:
+class WithReasons(Protocol):
+    """Lets read-only bookies say why they are, as far as they answer in the time."""
+
+    async def __call__(
+        self, session: Session, bookies: Sequence[BookieFacts], timeout_s: float, /
+    ) -> tuple[BookieFacts, ...]:
+        """The same bookies."""
+
+
+async def find_shortage(
+    session: Session, failures: Iterable[LedgerFailure], with_reasons: WithReasons, lost: Collection[str] = ()
+) -> Shortage:
     """What helps the ledgers of these that have too few targets, and how bad the status calls that; MetadataError.
 
     ``lost``: bookies that an operator gave up."""
     if not any(situation_of(each) in {Left.NO_TARGET, Left.PLACEMENT} for each in failures):
         return Shortage()
-    status = await _read_status(session, StatusLimits())
+    status = await _read_status(session, with_reasons, StatusLimits())
     severities = [each.severity for each in status_findings(status) if each.part in _SHORT_OF_BOOKIES]
     return Shortage(_without(lost, idle_bookies(status)), max([Severity.WARNING, *severities]))
 
 
-async def with_idle(access: ReplicationAccess, found: RecoveryPlan, lost: Collection[str] = ()) -> ReplicationAccess:
+async def with_idle(
+    access: ReplicationAccess, found: RecoveryPlan, with_reasons: WithReasons, lost: Collection[str] = ()
+) -> ReplicationAccess:
     """With what helps if too few bookies are writable for this plan. ``lost``: bookies that an operator gave up."""
     if not found.totals.ledgers_without_target:
         return access
-    status = await _read_status(access.session, StatusLimits(ledgers_s=0, copies_s=0, sample_s=0))
+    status = await _read_status(access.session, with_reasons, StatusLimits(ledgers_s=0, copies_s=0, sample_s=0))
     return access._replace(idle=_without(lost, idle_bookies(status)))
 
 
@@ -213,9 +226,12 @@ def _without(lost: Collection[str], idle: Mapping[str, Idle]) -> dict[str, Idle]
     return {each: why for each, why in idle.items() if each not in lost}
 
 
-async def _read_status(session: Session, limits: StatusLimits) -> ClusterFacts:
+async def _read_status(session: Session, with_reasons: WithReasons, limits: StatusLimits) -> ClusterFacts:
     bookies = session.bookies(timeout_max_s=ANSWER_TIMEOUT_S)
-    return await StatusSurvey(session.store, session.root, session.ledgers, bookies, LoopClock(), limits).read()
+    found = await StatusSurvey(session.store, session.root, session.ledgers, bookies, LoopClock(), limits).read()
+    if found.bookies is None:
+        return found
+    return msgspec.structs.replace(found, bookies=await with_reasons(session, found.bookies, limits.bookie_s))
 
 
 async def removed_of(access: ReplicationAccess, bookie_ids: Collection[str]) -> dict[str, int]:

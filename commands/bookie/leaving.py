@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -24,6 +25,7 @@ from bkctl.commands.bookie.leaving_report import (
     stays_read_only,
 )
 from bkctl.commands.bookie.read_only import BookieSwitch
+from bkctl.commands.bookie.read_only_reasons import with_reasons
 from bkctl.commands.bookie.stop_command import host_of, run_stop_command
 from bkctl.commands.context import CommandContext, CopyFlags
 from bkctl.commands.errors import Outcome
@@ -129,12 +131,10 @@ async def _carry_out(context: CommandContext, request: LeavingRequest) -> tuple[
         access = access._replace(returning=await returning_findings(access, request.bookie_ids))
         ports = (await session.client()).ports
         operation = Decommission(access.recovery, session.cookies, ports)
-        ids, console = request.bookie_ids, context.console
         removed = await removed_of(access, request.bookie_ids)
-        if request.is_absence_fine:
-            ids = tuple(each for each in ids if each not in removed)
-        else:
+        if not request.is_absence_fine:
             require_none_named(removed)
+        ids = tuple(each for each in request.bookie_ids if each not in removed or not request.is_absence_fine)
         if not ids:
             if not context.settings.is_rehearsal:
                 await delete_finished_jobs(context, session, request.bookie_ids, request.copying.resume)
@@ -144,15 +144,15 @@ async def _carry_out(context: CommandContext, request: LeavingRequest) -> tuple[
         noted = {each for each, note in access.given_up.items() if not bookies_given_up(note).isdisjoint(ids)}
         found = await operation.plan(
             ids,
-            lambda each: console.say(waiting_sentence(each)),
+            lambda each: context.console.say(waiting_sentence(each)),
             request.accepted,
             request.accepted_from,
             noted_losses=noted,
             is_rehearsal=context.settings.is_rehearsal,
         )
         verdict = await _check_cluster(session, access, found) if found.live else None
-        lost = request.bookie_ids if request.accepted else ()
-        access = (await with_idle(access, found.recovery, lost))._replace(drain_wait_s=request.wait_s)
+        lost, reasons = request.bookie_ids if request.accepted else (), partial(with_reasons, context)
+        access = (await with_idle(access, found.recovery, reasons, lost))._replace(drain_wait_s=request.wait_s)
         plan = _change_plan(access, found, request, verdict)
         rest = "" if request.is_drain_only else "; the cookie is deleted last"
         async with (
@@ -166,7 +166,7 @@ async def _carry_out(context: CommandContext, request: LeavingRequest) -> tuple[
         if report.remaining:
             with contextlib.suppress(MetadataError):
                 failures = [each for recovery in report.recoveries for each in recovery.failures]
-                report = msgspec.structs.replace(report, shortage=await find_shortage(session, failures, lost))
+                report = msgspec.structs.replace(report, shortage=await find_shortage(session, failures, reasons, lost))
     return report, work.file
 
 

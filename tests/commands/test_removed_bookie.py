@@ -227,3 +227,23 @@ def test_a_removal_that_lacks_targets_does_not_ask_for_the_start_of_what_is_lost
     planned = cluster.run(*accept, "-n", "-o", "json")
     assert "; add a bookie" in str(planned.json()["findings"])
     assert "start " not in str(planned.json()["findings"])
+
+
+def test_copies_without_a_target_get_the_same_way_out_from_every_command(
+    start_cluster: Callable[[int], Cluster],
+) -> None:
+    """A bookie that an operator set read-only is there at once; the start of the lost one may be impossible."""
+    cluster = start_cluster(4)
+    resting, gone = (each.id for each in cluster.bookies[:2])
+    succeed(cluster, "bookie", "set-mode", "read-only", resting, "--yes")
+    write(cluster, 3, ledgers=2)
+    stop(cluster, gone)
+    words = f"make {resting} writable, which an operator set read-only"
+    command = f"bkctl bookie set-mode writable {resting}"
+    recover = ("recover", "failed-bookie", gone)
+    assert words in str(cluster.run(*recover, "-n", "-o", "json").json()["findings"])
+    assert words in cluster.run(*recover, "--yes", "-o", "json").json()["verdict"]
+    assert words in findings(cluster)["bookies_down"]["finding"]
+    assert command in {each["command"] for each in audit_findings(cluster).values()}
+    run_printed(cluster, command, "--yes")
+    succeed(cluster, *recover, "--yes")

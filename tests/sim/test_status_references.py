@@ -246,6 +246,17 @@ def test_a_bookie_without_registration_and_cookie_that_ledgers_name_is_down() ->
     simulate(scenario)
 
 
+def test_no_target_is_asked_for_what_no_registered_bookie_has() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b1:3181", "b2:3181")
+        await cluster.store(ledger({0: [DOWN]}, 1, 1, last_entry_id=0, length=10))
+        finding = {each.part: each for each in status_findings(await read(cluster))}["bookies_down"]
+        assert (finding.severity, finding.command) == (Severity.CRITICAL, f"bkctl bookie show {DOWN}")
+        assert finding.sentence.endswith("; no registered bookie has what its ledgers lack")
+
+    simulate(scenario)
+
+
 def test_ledgers_that_a_running_recovery_cannot_move_are_named_while_it_runs() -> None:
     """Whether ledgers reference its bookie is not asked: the recovery changes that."""
 

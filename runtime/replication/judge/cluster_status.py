@@ -29,6 +29,7 @@ from bkctl.runtime.replication.judge.advice import (
     not_repairing,
     recover_command,
     serves_unregistered,
+    show_command,
     start_first,
     these_bookies,
     troubled,
@@ -175,6 +176,13 @@ def _recover_left(status: ClusterFacts, down: list[str], left: list[str]) -> Adv
         if set(left).issuperset(chain.from_iterable(lost.to_start)):
             return accept_loss(left, lost.open_ids)
         return Advice(severity, "bookies_down", sentence, explain_command(lost.first_ids))  # others will be back
+    if references is not None and references.referenced and not references.has_source:
+        sentence += (
+            "; no registered bookie has what its ledgers lack"
+            if len(left) == 1
+            else ("; no registered bookie has what their ledgers lack")
+        )
+        return Advice(Severity.CRITICAL, "bookies_down", sentence, show_command(left))
     if references is not None and not references.can_move:
         remedy, command = more_targets(idle_bookies(status))
         sentence += f"; too few other bookies are writable to take the copies: {remedy}"
