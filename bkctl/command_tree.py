@@ -157,7 +157,7 @@ COMMANDS: Mapping[str, Leaf] = {
     "log read": Leaf("log.read",
         "Read the entries of a log in order, across its ledgers, without fencing its writer."),
     "log trim": Leaf("log.deletion", "Delete the oldest ledgers of a log permanently."),
-    "log delete": Leaf("log.deletion", "Delete a log and all its ledgers permanently, and stop its writer."),
+    "log delete": Leaf("log.deletion", "Delete logs and all their ledgers permanently, and stop their writers."),
     "metadata doctor": Leaf("metadata.doctor",
         "Read all metadata of the cluster and report problems, each with its znode and the fix."),
     "autorecovery start": Leaf("autorecovery.start", "Run an auditor and a worker in the foreground."),

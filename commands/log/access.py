@@ -1,4 +1,4 @@
-"""Shared by the commands of logs: the argument, the nodes."""
+"""Shared by the commands of logs: the arguments, the nodes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from bkctl.runtime.metadata.ledger_logs.format import check_log_name
 from bkctl.runtime.metadata.ledger_logs.nodes import LogNodes
 
 LogName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the log")]
+LogNames = Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of logs")]
 
 
 def parse_log_name(name: str) -> str:

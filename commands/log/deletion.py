@@ -1,4 +1,4 @@
-"""``bkctl log trim`` and ``bkctl log delete``: delete the oldest ledgers of a log, or all of it."""
+"""``bkctl log trim`` and ``bkctl log delete``: delete the oldest ledgers of a log, or whole logs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from bkctl.commands.errors import Outcome
 from bkctl.commands.ledger.changing import FAILURE_TABLE
 from bkctl.commands.ledger.delete import PLAN_TABLE, deletion_item
 from bkctl.commands.ledger.named import read_ledgers
-from bkctl.commands.log.access import LogName, log_nodes, parse_log_name
+from bkctl.commands.log.access import LogName, LogNames, log_nodes, parse_log_name
 from bkctl.commands.safety.gate import Change
 from bkctl.commands.safety.operation import make_change
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import open_session
+from bkctl.commands.several import in_turn
 from bkctl.runtime.client import LedgerClient
 from bkctl.runtime.client.access import require_access
 from bkctl.runtime.errors import RefusedError
@@ -81,39 +82,43 @@ async def trim(
 
 
 @command("delete", example="log delete orders --dry-run", effect=Effect.DESTROYS)
-async def delete(context: CommandContext, name: LogName) -> None:
-    """Delete a log and all its ledgers permanently, and stop its writer.
+async def delete(context: CommandContext, names: LogNames) -> None:
+    """Delete logs and all their ledgers permanently, and stop their writers.
 
-    Run it again if it was stopped. The metadata is kept in the trash. Type the name of the log, or use --confirm.
+    Run it again if it was stopped. The metadata is kept in the trash. Type the name of the log, of several their
+    number, or use --confirm.
     """
-    parse_log_name(name)
+    names = list(dict.fromkeys(map(parse_log_name, names)))
     async with open_session(context) as session:
         client, nodes = await session.client(), log_nodes(session)
 
         async def examine() -> tuple[Plan, None]:
-            found = await nodes.read(name)
-            items = await _items(client, to_deleted(found.value).released, log_id=found.value.log_id)
+            items = []
+            for name in names:
+                found = await nodes.read(name)
+                items += await _items(client, to_deleted(found.value).released, log_id=found.value.log_id)
+                items.append({"action": "delete", "path": nodes.path(name), "expected_version": found.version})
+            ledgers = [item for item in items if "ledger_id" in item]
             plan = session.plan(
-                subject=name,
-                summary=(f"will delete log {name} with {_amount(items)}",),
-                items=[
-                    *items,
-                    {"action": "delete", "path": nodes.path(name), "expected_version": found.version},
-                ],
+                subject=names[0] if len(names) == 1 else str(len(names)),
+                summary=(f"will delete log {', '.join(names)} with {_amount(ledgers)}",),
+                items=items,
             )
             await require_access(client.ports)
             return plan, None
 
-        async def apply(change: Change, _: None) -> tuple[ReleasedLedgers, str | None]:
-            await _keep_log(client, change, "delete", nodes.path(name))
+        async def apply(change: Change, _: None) -> None:
             how = LedgerDeletion(change.trash.keep_all, change.require_lock)
-            return await delete_log(client, nodes, name, how), change.trash.path
+            with in_turn(context, names) as turns:
+                for name in names:
+                    with turns.turn():
+                        await _keep_log(client, change, "delete", nodes.path(name))
+                        result = await delete_log(client, nodes, name, how)
+                        deleted = [str(each) for each in result.deleted]
+                        body = {"name": name, "deleted": deleted, "trash": change.trash.path}
+                        context.console.record("LogDelete", body, name="name")
 
-        _, done = await make_change(context, examine, apply, session.store, table=PLAN_TABLE)
-        assert done is not None, "the plan has the log itself"
-        result, trash_path = done
-    body = {"name": name, "deleted": [str(each) for each in result.deleted], "trash": trash_path}
-    context.console.record("LogDelete", body, name="name")
+        await make_change(context, examine, apply, session.store, table=PLAN_TABLE)
 
 
 async def _items(client: LedgerClient, ledger_ids: Sequence[int], *, log_id: str | None = None) -> list[dict[str, Any]]:

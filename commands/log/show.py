@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
-from bkctl.commands.log.access import log_nodes, parse_log_name
+from bkctl.commands.log.access import LogNames, log_nodes, parse_log_name
 from bkctl.commands.rendering import Column, Table, time_text
 from bkctl.commands.session import Session, open_session
 from bkctl.commands.several import in_turn
@@ -62,9 +58,7 @@ def _summary(log: LedgerLog) -> dict[str, object]:
 
 
 @command("show", example="log show orders")
-async def show(
-    context: CommandContext, names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of logs")]
-) -> None:
+async def show(context: CommandContext, names: LogNames) -> None:
     """Show the settings of logs, their last writers and their ledgers. A writer that ended stays the last one."""
     for each in names:
         parse_log_name(each)

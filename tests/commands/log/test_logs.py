@@ -99,3 +99,21 @@ def test_a_ledger_that_a_log_needs_is_not_deleted_and_a_log_that_lost_one_says_w
     assert f"ledger {last}: log d has lost it: bkctl ledger import restores it" in gone
     assert "bkctl log delete d deletes the rest" in gone
     run("log", "delete", "d", "--confirm", "d")
+
+
+def test_several_logs_are_deleted_by_one_plan(cluster: Cluster, tmp_path: Path) -> None:
+    lines = tmp_path / "lines"
+    lines.write_text("one\n")
+    for name in ("e1", "e2"):
+        assert cluster.run("log", "create", name, "--ensemble", "1", "-W", "1", "-A", "1").exit_code == 0
+        assert cluster.run("log", "append", name, "--from-file", str(lines)).exit_code == 0
+    missing = cluster.run("log", "delete", "e1", "e9", "e2", "--confirm", "3")
+    assert (missing.exit_code, "there is no log e9" in missing.stderr) == (4, True)
+    refused = cluster.run("log", "delete", "e1", "e2", "--confirm", "e1")
+    assert (refused.exit_code, "the confirmation is 'e1', not '2'" in refused.stderr) == (3, True)
+    deleted = cluster.run("log", "delete", "e1", "e2", "e1", "--confirm", "2")
+    assert deleted.exit_code == 0, deleted
+    assert "will delete log e1, e2 with 2 ledgers" in deleted.stderr
+    assert [(each["name"], len(each["deleted"])) for each in deleted.json()["items"]] == [("e1", 1), ("e2", 1)]
+    listed = cluster.run("log", "list", "-o", "name").stdout.split()
+    assert not {"e1", "e2"} & set(listed)
