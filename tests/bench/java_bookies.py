@@ -72,7 +72,7 @@ class Cell(NamedTuple):
         is_large = self.entry_bytes > SIZES[1]
         if self.in_flight == 1:
             return 200 if is_large else 1000
-        return self.in_flight * 3 // 2 if is_large else 20_000
+        return self.in_flight * 3 // 2 if is_large else 60_000
 
 
 class CellTurn(msgspec.Struct, frozen=True):
