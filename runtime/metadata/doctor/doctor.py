@@ -12,7 +12,6 @@ import asyncio
 import collections
 import contextlib
 import itertools
-import operator
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
@@ -158,6 +157,11 @@ async def _find_tree(store: MetadataStore, root: str, wanted: LedgerTree | None,
         return LedgerTree.HIERARCHICAL
 
 
+def _urgency(found: MetadataFinding) -> tuple[Severity, bool]:
+    """What is worse here than its rule says, like a dead bookie with the only copies, comes first among equals."""
+    return found.severity, found.severity > found.rule.severity
+
+
 class _Notes:
     """Counts findings by rule and keeps the first ones of each."""
 
@@ -179,7 +183,7 @@ class _Notes:
             self._kept[rule.id].append(found)
 
     def report(self, root: str, tree: LedgerTree, instance_id: str | None) -> DoctorReport:
-        worst_first = sorted(itertools.chain(*self._kept.values()), key=operator.attrgetter("severity"), reverse=True)
+        worst_first = sorted(itertools.chain(*self._kept.values()), key=_urgency, reverse=True)
         return DoctorReport(
             root=root,
             tree=tree,

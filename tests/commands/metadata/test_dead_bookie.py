@@ -30,7 +30,7 @@ def test_a_dead_bookie_that_ledgers_name_is_a_finding(cluster: Cluster) -> None:
 
     found = cluster.run("metadata", "doctor", "--severity", "warning")
     assert found.exit_code == 10
-    stop, finding, no_auditor = found.json()["findings"]
+    finding, stop, no_auditor = found.json()["findings"]
     status = {each["part"]: each["severity"] for each in cluster.run("status").json()["findings"]}
     assert (no_auditor["rule"], no_auditor["severity"]) == ("no-auditor", status["no_auditor"])
     assert (finding["severity"], finding["rule"]) == (status["bookies_down"], "bookie-down-with-ledgers")
