@@ -107,7 +107,7 @@ def _accepted(leaving: Sequence[str], lost: list[str] | None, path: str | None) 
         raise InvalidArgumentError(
             f"--accept-loss names the bookies that leave, for the ledgers of --from-file: {', '.join(sorted(others))}"
         )
-    if path is None:
+    if path is None or path == "-":  # the command that continues names the file
         raise InvalidArgumentError("--accept-loss needs --from-file FILE with the ledgers whose loss is accepted")
     ledger_ids = frozenset(read_ledger_ids(path))
     if not ledger_ids:

@@ -189,13 +189,14 @@ def read_password(path: str | None) -> bytes | None:
 
 
 def read_ledger_ids(path: str) -> list[int]:
-    """Ids of the file in its order, each once; InvalidArgumentError shows an invalid line.
+    """Ids of the file in its order, each once; InvalidArgumentError shows an invalid line. ``-`` is stdin.
 
     Of a CSV file, as ``bkctl ledger list -o csv`` writes it, only the first column counts, without its heading.
     """
     ids: dict[int, None] = {}
     try:
-        for number, line in enumerate(read_named_file(path, "the ledger ids in", DATA_BYTES_MAX).split(b"\n"), 1):
+        content = read_named_file("/dev/stdin" if path == "-" else path, "the ledger ids in", DATA_BYTES_MAX)
+        for number, line in enumerate(content.split(b"\n"), 1):
             text = line.decode().partition("#")[0].partition(",")[0].strip()
             if not text or (number == 1 and text == "ledger_id"):
                 continue

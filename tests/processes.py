@@ -306,11 +306,16 @@ def run_bkctl(*arguments: str, timeout_s: float = COMMAND_TIMEOUT_S, **variables
         return BkctlResult(exit_code, stdout.read().decode(), stderr.read().decode())
 
 
-def spawn_bkctl(*arguments: str, timeout_s: float = COMMAND_TIMEOUT_S, **variables: str) -> BkctlResult:
-    """As ``run_bkctl``, in a process that starts as an operator's does: new interpreter, imports, real exit."""
+def spawn_bkctl(
+    *arguments: str, timeout_s: float = COMMAND_TIMEOUT_S, stdin: str = "", **variables: str
+) -> BkctlResult:
+    """As ``run_bkctl``, in a process that starts as an operator's does: new interpreter, imports, real exit.
+
+    ``stdin``: what it gets on a pipe.
+    """
     finished = subprocess.run(
         bkctl_command(*arguments),
-        stdin=subprocess.DEVNULL,
+        input=stdin,
         capture_output=True,
         text=True,
         env=bkctl_environment(**variables),

@@ -20,7 +20,9 @@ LedgerIds = Annotated[
 ]
 IdsFromFile = Annotated[
     str | None,
-    typer.Option("--from-file", metavar="FILE", help="Ledger ids, one per line; those of no ledger are ignored"),
+    typer.Option(
+        "--from-file", metavar="FILE", help="Ledger ids, a line each (-: stdin); those of no ledger are ignored"
+    ),
 ]
 SHOWN_MAX = 5
 

@@ -8,6 +8,7 @@ import os
 import signal
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from bkctl.runtime.ledger.changes import to_in_recovery
 from bkctl.runtime.metadata.store import ANY_VERSION
 from tests.commands.ledger.conftest import CLOSED, OPEN, LedgerShell, labelled
 from tests.operation_locks import end_locks
-from tests.processes import TerminalSession
+from tests.processes import BkctlResult, TerminalSession, spawn_bkctl
 from tests.until import until
 
 TOPIC = labelled(CLOSED, application="pulsar", component="managed_ledger", pulsar__managed_ledger="t/n/persistent/a")
@@ -117,6 +118,21 @@ async def test_a_file_of_ids_may_be_partly_done(shell: LedgerShell) -> None:
     assert (done["deleted"], done["gone_already"]) == (2, 1)
     assert list(await shell.contents()) == [3]
     assert (await shell.run("delete", "--from-file", str(ids), "--confirm", "0")).exit_code == 4
+
+
+async def test_ids_from_a_pipe(shell: LedgerShell) -> None:
+    for ledger_id in (1, 2, 3):
+        await shell.plant(ledger_id, CLOSED)
+    environment: dict[str, Any] = shell.environment
+
+    def delete(*arguments: str) -> BkctlResult:
+        command = ("ledger", "delete", "3", "--from-file", "-", *arguments)
+        return spawn_bkctl(*command, stdin="1\n3\n", **environment)
+
+    unconfirmed = await asyncio.to_thread(delete)
+    assert (unconfirmed.exit_code, "--confirm 2" in unconfirmed.stderr) == (3, True)
+    assert (await asyncio.to_thread(delete, "--confirm", "2")).exit_code == 0
+    assert list(await shell.contents()) == [2]
 
 
 async def test_a_ledger_with_a_stray_child_does_not_hide_what_became_of_the_others(shell: LedgerShell) -> None:
