@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
+import javaproperties
 import msgspec
 
 from bkctl.commands.dev.cluster_state import (
@@ -54,6 +55,7 @@ from bkctl.storage.words import counted
 BOOKIES_DEFAULT = 3
 _STOP_TIMEOUT_S = 30.0
 _PID_FILE = "process.json"
+_CONF_FILE = "bookie.conf"
 
 
 class LocalCluster:
@@ -274,19 +276,10 @@ class LocalCluster:
     def _spawn(self, state: ClusterState, bookie: BookieRecord) -> ProcessIdentity:
         own_directory = self._directory_of(bookie.name)
         OsFileSystem().make_directories(own_directory)
-        command = [
-            *(sys.executable, "-P", "-m", "bkctl", "bookie", "start", "--metadata-uri", state.metadata_uri),
-            *("--port", str(bookie.port), "--bookie-id", bookie.id, "--advertised-address", LOOPBACK),
-            *(
-                "--journal-dir",
-                os.path.join(own_directory, "journal"),
-                "--ledger-dir",
-                os.path.join(own_directory, "ledgers"),
-            ),
-            *("--set", "allowLoopback=true"),
-            *("--set", "httpServerEnabled=true", "--set", f"httpServerPort={bookie.admin_port}"),
-            *("--set", "diskUsageThreshold=0.99"),  # 5 % of a developer's disk is more than a trial needs
-        ]
+        conf = os.path.join(own_directory, _CONF_FILE)
+        # A file, so that the commands which the bookie's messages print work as they are: they name it.
+        OsFileSystem().write_file_atomically(conf, _bookie_conf(state, bookie, own_directory))
+        command = [sys.executable, "-P", "-m", "bkctl", "bookie", "start", "--conf", conf]
         return self._spawn_command(command, bookie.name, f"bookie {bookie.id}")
 
     async def _start_daemon(
@@ -411,6 +404,24 @@ class LocalCluster:
 
 def _bookie(number: int, port: int) -> BookieRecord:
     return BookieRecord(name=f"bookie-{number}", id=f"{LOOPBACK}:{port}", port=port)
+
+
+def _bookie_conf(state: ClusterState, bookie: BookieRecord, directory: str) -> bytes:
+    settings = {
+        "metadataServiceUri": state.metadata_uri,
+        "bookiePort": str(bookie.port),
+        "bookieId": bookie.id,
+        "advertisedAddress": LOOPBACK,
+        "allowLoopback": "true",
+        "journalDirectories": os.path.join(directory, "journal"),
+        "ledgerDirectories": os.path.join(directory, "ledgers"),
+        "httpServerEnabled": "true",
+        "httpServerPort": str(bookie.admin_port),
+        "diskUsageThreshold": "0.99",  # 5 % of a developer's disk is more than a trial needs
+    }
+    comment = "bkctl dev cluster writes this file whenever it starts the bookie"
+    text: str = javaproperties.dumps(settings, comments=comment, timestamp=False)
+    return text.encode()
 
 
 def choose_ports(base_port: int | None, offset: int, count: int) -> list[int]:
