@@ -47,6 +47,7 @@ from bkctl.runtime.replication.judge.advice import (
     waits_for_auditor,
     without_cookie,
 )
+from bkctl.runtime.replication.judge.daemon_findings import maintenance_overdue
 from bkctl.runtime.replication.judge.drained_bookies import leaving_findings
 from bkctl.runtime.replication.judge.needed_bookies import Idle, WritableBookies, more_targets, writers_stop
 from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, bookies_to_start
@@ -321,7 +322,7 @@ def _bookies(report: AuditReport) -> Iterator[AuditFinding]:
     down = summary.bookies_named_unregistered
     foreign = [each.bookie_id for each in report.bookies if each.mode != "unregistered" and each.has_cookie is False]
     bookies = *not_answering(silent, refusals, down), *troubled(troubles, down), *_leaving(report)
-    for advice in (*bookies, *without_cookie(foreign)):
+    for advice in (*bookies, *without_cookie(foreign), *_maintenance_overdue(report)):
         yield AuditFinding(advice)
     used = {each.bookie_id: used_fraction(each.disk_total_bytes, each.disk_free_bytes) for each in report.bookies}
     full = {each.bookie_id: each.out_of_space for each in report.bookies if each.out_of_space is not None}
@@ -329,6 +330,13 @@ def _bookies(report: AuditReport) -> Iterator[AuditFinding]:
     off_since_ms, is_elected = summary.autorecovery_off_ms, summary.is_auditor_elected
     for advice in (*disk_findings(used, full), *not_repairing(off_since_ms, note, is_elected, summary.judged_at_ms)):
         yield AuditFinding(advice)
+
+
+def _maintenance_overdue(report: AuditReport) -> Iterator[Advice]:
+    now_ms = report.summary.judged_at_ms
+    known = {each.bookie_id: each.maintenance_end_ms for each in report.bookies if each.maintenance_end_ms is not None}
+    down = {each.bookie_id for each in report.bookies if each.mode == "unregistered"}
+    yield from maintenance_overdue({each: end_ms for each, end_ms in known.items() if end_ms < now_ms}, down, now_ms)
 
 
 def _serve_unregistered(report: AuditReport) -> Iterator[Advice]:

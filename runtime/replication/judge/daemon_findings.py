@@ -104,13 +104,17 @@ def _maintenance_findings(
         sentence = f"{each.sentence}; {serves}: once the work is done, bkctl autorecovery maintenance end {ids}; until "
         sentence += f"then {its} loss is not repaired"
         yield msgspec.structs.replace(each, sentence=sentence)
-    overdue = [each for each in known if each.note is not None and each.is_overdue(now_ms)]
-    if overdue:
-        names = [each.bookie_id for each in overdue]
-        since_ms = min(each.note.end_ms for each in overdue if each.note is not None)
-        sentence = f"the maintenance of {these_bookies(names, 'is', 'are')} overdue by {age(now_ms, since_ms)}"
-        back = [each for each in names if each not in down]
-        if away := [each for each in names if each in down]:
+    ends_ms = {each.bookie_id: each.note.end_ms for each in known if each.note is not None and each.is_overdue(now_ms)}
+    yield from maintenance_overdue(ends_ms, down, now_ms)
+
+
+def maintenance_overdue(ends_ms: Mapping[str, int], down: Collection[str], now_ms: int) -> Iterator[Advice]:
+    """Bookies whose maintenance should have ended; ``down``: bookies that are not registered."""
+    if ends_ms:
+        late = age(now_ms, min(ends_ms.values()))
+        sentence = f"the maintenance of {these_bookies(list(ends_ms), 'is', 'is')} overdue by {late}"
+        back = [each for each in ends_ms if each not in down]
+        if away := [each for each in ends_ms if each in down]:
             sentence += f"; start {enumerated(away, shown_max=SHOWN_MAX)}"
         command = f"bkctl autorecovery maintenance end {' '.join(back[:SHOWN_MAX])}" if back else MAINTENANCE_LIST
         yield Advice(Severity.WARNING, "maintenance_overdue", sentence, command)

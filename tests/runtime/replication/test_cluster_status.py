@@ -268,7 +268,7 @@ def test_a_maintenance_is_ended_only_for_a_bookie_that_is_back() -> None:
     over = in_maintenance("b2:3181", "b4:3181", is_over=True)
     status = msgspec.structs.replace(HEALTHY, bookies=(GOOD, bookie("b2"), DOWN), recovery=over)
     (finding,) = [each for each in status_findings(status) if each.part == "maintenance_overdue"]
-    assert finding.sentence.endswith("are overdue by 60 min; start b4:3181")
+    assert finding.sentence.endswith("is overdue by 60 min; start b4:3181")
     assert finding.command == "bkctl autorecovery maintenance end b2:3181"
     away = msgspec.structs.replace(HEALTHY, bookies=(GOOD, DOWN), recovery=in_maintenance("b4:3181", is_over=True))
     (finding,) = [each for each in status_findings(away) if each.part == "maintenance_overdue"]

@@ -400,8 +400,10 @@ def test_a_bookie_in_maintenance_is_awaited_until_its_time_is_over() -> None:
     )
     assert found(waiting)[0][3] == "bkctl autorecovery maintenance list"
     over = MaintenanceNote(start_ms=0, end_ms=NOW_MS - 1, user="ops")
-    assert found(report(closed(A, B, D), maintenance=(Maintenance(D, over),)))[0][3] == (
-        "bkctl recover failed-bookie bd:3181"
+    late = found(report(closed(A, B, D), maintenance=(Maintenance(D, over), Maintenance(A, over))))
+    assert late[0][3] == "bkctl recover failed-bookie bd:3181"
+    assert {part: command for _, part, _, command in late}["maintenance_overdue"] == (
+        "bkctl autorecovery maintenance end ba:3181"
     )
     both = report(closed(A, D, E), maintenance=(Maintenance(D, until),))
     assert found(both)[0][3] == "bkctl recover failed-bookie be:3181"
