@@ -111,6 +111,7 @@ def _values(root: Any, invocation: Any, parameter: Any, name: str, cluster: Sequ
         yield from _bookie_ids(root, invocation, cluster)
     elif (name, metavar) == ("config explain", "KEY"):
         yield from (each.name for each in all_settings() if each.is_in_toml)
+        yield from (each.java_key for each in all_settings() if each.java_key is not None)
 
 
 def _contexts(cluster: Sequence[str]) -> list[str]:

@@ -38,6 +38,7 @@ INSTALLED = [name for name in SHELLS if shutil.which(name)]
         (["audit", "--sort", "prob"], {"problem"}),
         (["audit", "run", "--sort=own"], {"--sort=owner"}),
         (["config", "explain", "time"], {"timeout"}),
+        (["config", "explain", "journalMaxS"], {"journalMaxSizeMB"}),
         (["help", "lost-i"], {"lost-index"}),
         (["help", "aud"], {"audit", "audit-queries", "audit-report"}),
         (["completion", ""], {"bash", "fish", "zsh"}),
