@@ -111,14 +111,6 @@ CRITICAL = (
         "directories and changes nothing else.",
     ),
     (
-        "writers-stop",
-        "Fewer bookies are writable than the ensembles of many ledgers need.",
-        "New ledgers of that size cannot be created, and a writer that loses a bookie fails, because it cannot replace "
-        "it.",
-        "bkctl status names the bookie that helps the fastest: one to undrain, to set writable, to free or to start. "
-        "Otherwise add one.",
-    ),
-    (
         "session-node-without-session",
         "A lock, vote or registration is persistent, but must be ephemeral.",
         "The node never expires. A lock blocks replication of its ledger; a vote blocks the election of an auditor; a "
@@ -168,6 +160,14 @@ CRITICAL = (
         "The counter of votes is at its end.",
         "ZooKeeper's counter stays at 2147483647: one process at a time can vote, every other elector ends.",
         "Stop all autorecovery daemons, zkCli: deleteall {path} (this resets the counter), and start them again.",
+    ),
+    (
+        "writers-stop",
+        "Fewer bookies are writable than the ensembles of many ledgers need.",
+        "New ledgers of that size cannot be created, and a writer that loses a bookie fails, because it cannot replace "
+        "it.",
+        "bkctl status names the bookie that helps the fastest: one to undrain, to set writable, to free or to start. "
+        "Otherwise add one.",
     ),
 )
 """Id, what it is, its effect on a running cluster, how to fix it."""

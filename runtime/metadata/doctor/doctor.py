@@ -158,8 +158,9 @@ async def _find_tree(store: MetadataStore, root: str, wanted: LedgerTree | None,
 
 
 def _urgency(found: MetadataFinding) -> tuple[Severity, bool]:
-    """What is worse here than its rule says, like a dead bookie with the only copies, comes first among equals."""
-    return found.severity, found.severity > found.rule.severity
+    """Of equal severity, what may lose data comes first, like a dead bookie with the only copies, whose rule is a
+    warning: writers that stop lose nothing."""
+    return found.severity, found.rule.id != "writers-stop"
 
 
 class _Notes:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 from typing import Any
 
 import pytest
 
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.processes import Cluster, run_bkctl, run_bkctl_on_terminal
 
 pytestmark = pytest.mark.cluster
@@ -38,6 +41,9 @@ def test_a_dead_bookie_that_ledgers_name_is_a_finding(cluster: Cluster) -> None:
     assert finding["severity"] == "critical", "nothing repairs"
     assert finding["problem"] == f"Bookie {dead} is not registered, and 3 ledgers reference it."
     assert finding["cure"] == "Start the bookie, or add another: too few others are writable to take the copies."
+    asyncio.run(_plant_foreign_vote(cluster))
+    worst_first = [each["rule"] for each in cluster.run("metadata", "doctor").json()["findings"]]
+    assert worst_first[:3] == ["foreign-vote", "bookie-down-with-ledgers", "writers-stop"]
 
     cluster.add_bookie()
     (finding,) = _dead_bookies(cluster)
@@ -58,6 +64,12 @@ def test_a_dead_bookie_that_ledgers_name_is_a_finding(cluster: Cluster) -> None:
     cures = {each["rule"]: each["cure"] for each in cluster.run("metadata", "doctor").json()["findings"]}
     assert "writers-stop" in cures
     assert cures["bookie-down"] == "Start the bookie.", "not: remove what writers need"
+
+
+async def _plant_foreign_vote(cluster: Cluster) -> None:
+    uri = parse_metadata_uri(cluster.metadata_uri)
+    async with await ZooKeeperStore.connect(uri.servers) as store:
+        await store.create(f"{uri.root}/underreplication/auditorelection/stray", make_parents=True)
 
 
 def _dead_bookies(cluster: Cluster) -> list[dict[str, Any]]:
