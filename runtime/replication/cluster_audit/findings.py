@@ -333,10 +333,14 @@ def _bookies(report: AuditReport) -> Iterator[AuditFinding]:
 
 
 def _maintenance_overdue(report: AuditReport) -> Iterator[Advice]:
-    now_ms = report.summary.judged_at_ms
-    known = {each.bookie_id: each.maintenance_end_ms for each in report.bookies if each.maintenance_end_ms is not None}
-    down = {each.bookie_id for each in report.bookies if each.mode == "unregistered"}
-    yield from maintenance_overdue({each: end_ms for each, end_ms in known.items() if end_ms < now_ms}, down, now_ms)
+    bookies, now_ms = report.bookies, report.summary.judged_at_ms
+    down = {each.bookie_id for each in bookies if each.mode == "unregistered" or each.no_answer or each.refusal}
+    ends_ms = {
+        each.bookie_id: each.maintenance_end_ms
+        for each in bookies
+        if each.maintenance_end_ms is not None and not _is_in_maintenance(each, now_ms)
+    }
+    yield from maintenance_overdue(ends_ms, down, now_ms)
 
 
 def _serve_unregistered(report: AuditReport) -> Iterator[Advice]:

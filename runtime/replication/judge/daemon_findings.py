@@ -109,7 +109,7 @@ def _maintenance_findings(
 
 
 def maintenance_overdue(ends_ms: Mapping[str, int], down: Collection[str], now_ms: int) -> Iterator[Advice]:
-    """Bookies whose maintenance should have ended; ``down``: bookies that are not registered."""
+    """Bookies whose maintenance should have ended; ``down``: bookies that do not serve."""
     if ends_ms:
         late = age(now_ms, min(ends_ms.values()))
         sentence = f"the maintenance of {these_bookies(list(ends_ms), 'is', 'is')} overdue by {late}"

@@ -405,6 +405,10 @@ def test_a_bookie_in_maintenance_is_awaited_until_its_time_is_over() -> None:
     assert {part: command for _, part, _, command in late}["maintenance_overdue"] == (
         "bkctl autorecovery maintenance end ba:3181"
     )
+    silent = report(closed(A, B, D), maintenance=(Maintenance(A, over),), no_answer={A: "no answer"})
+    assert {part: command for _, part, _, command in found(silent)}["maintenance_overdue"] == (
+        "bkctl autorecovery maintenance list"
+    )
     both = report(closed(A, D, E), maintenance=(Maintenance(D, until),))
     assert found(both)[0][3] == "bkctl recover failed-bookie be:3181"
 
