@@ -107,8 +107,10 @@ def _accepted(leaving: Sequence[str], lost: list[str] | None, path: str | None) 
         raise InvalidArgumentError(
             f"--accept-loss names the bookies that leave, for the ledgers of --from-file: {', '.join(sorted(others))}"
         )
-    if path is None or path == "-":  # the command that continues names the file
+    if path is None:
         raise InvalidArgumentError("--accept-loss needs --from-file FILE with the ledgers whose loss is accepted")
+    if path == "-":
+        raise InvalidArgumentError("--accept-loss needs a file, not stdin: the command that continues reads it again")
     ledger_ids = frozenset(read_ledger_ids(path))
     if not ledger_ids:
         raise RefusedError(f"nothing was changed: {path} names no ledger, so there is no loss to accept: bkctl status")

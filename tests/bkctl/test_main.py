@@ -193,6 +193,10 @@ def test_a_server_without_the_value_of_an_option_has_the_code_of_wrong_usage_of_
         (("--accept-loss", "b1:1", "--accept-loss", "b3:1"), "of --from-file: b2:1, b3:1 "),
         (("--from-file", "ids"), "of --from-file: b1:1, b2:1 "),
         (("--accept-loss", "b1:1", "--accept-loss", "b2:1"), "--accept-loss needs --from-file FILE "),
+        (
+            ("--accept-loss", "b1:1", "--accept-loss", "b2:1", "--from-file", "-"),
+            "--accept-loss needs a file, not stdin: the command that continues reads it again ",
+        ),
     ],
 )
 def test_an_accepted_loss_names_bookies_and_ledgers(run_main: RunMain, options: tuple[str, ...], sentence: str) -> None:
