@@ -194,9 +194,9 @@ def read_ledger_ids(path: str) -> list[int]:
     Of a CSV file, as ``bkctl ledger list -o csv`` writes it, only the first column counts, without its heading.
     """
     ids: dict[int, None] = {}
+    path = "/dev/stdin" if path == "-" else path
     try:
-        content = read_named_file("/dev/stdin" if path == "-" else path, "the ledger ids in", DATA_BYTES_MAX)
-        for number, line in enumerate(content.split(b"\n"), 1):
+        for number, line in enumerate(read_named_file(path, "the ledger ids in", DATA_BYTES_MAX).split(b"\n"), 1):
             text = line.decode().partition("#")[0].partition(",")[0].strip()
             if not text or (number == 1 and text == "ledger_id"):
                 continue

@@ -11,7 +11,7 @@ import typer
 
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext, Effect
-from bkctl.commands.errors import InvalidArgumentError, Outcome
+from bkctl.commands.errors import InvalidArgumentError, NotFoundError, Outcome
 from bkctl.commands.ledger.accepted_loss import LostBookies, parse_lost, require_silent
 from bkctl.commands.ledger.changing import FAILURE_TABLE, Tally, change_ledgers, outcome_of
 from bkctl.commands.ledger.named import IdsFromFile, LedgerIds, owner_sentences, read_ledgers
@@ -116,11 +116,14 @@ def _print_result(context: CommandContext, tally: Tally, gone: int, trash_path: 
 
 
 async def _find(client: LedgerClient, ledger_ids: list[int], named: frozenset[int]) -> tuple[list[dict[str, Any]], int]:
-    """Plan items, and how many ledgers of the file no longer exist; LedgerNotFoundError for an id given directly."""
+    """Plan items, and how many ledgers of the file no longer exist; LedgerNotFoundError for an id given directly,
+    NotFoundError for a file without ids."""
+    if not ledger_ids:
+        raise NotFoundError("there is no ledger id in the file")
     async with read_ledgers(client, ledger_ids, named) as ledgers:
         found = [deletion_item(each) async for each in ledgers if each is not None]
     if not found:
-        raise LedgerNotFoundError(ledger_ids[0] if ledger_ids else -1, "none of the ledgers exists")
+        raise LedgerNotFoundError(ledger_ids[0], "none of the ledgers exists")
     return found, len(ledger_ids) - len(found)
 
 

@@ -85,8 +85,8 @@ async def trim(
 async def delete(context: CommandContext, names: LogNames) -> None:
     """Delete logs and all their ledgers permanently, and stop their writers.
 
-    Run it again if it was stopped. The metadata is kept in the trash. Type the name of the log, of several their
-    number, or use --confirm.
+    If it was stopped, run it again for the logs that are left. The metadata is kept in the trash. Type the name of the
+    log, of several their number, or use --confirm.
     """
     names = list(dict.fromkeys(map(parse_log_name, names)))
     async with open_session(context) as session:

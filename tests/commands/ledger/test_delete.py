@@ -125,13 +125,16 @@ async def test_ids_from_a_pipe(shell: LedgerShell) -> None:
         await shell.plant(ledger_id, CLOSED)
     environment: dict[str, Any] = shell.environment
 
-    def delete(*arguments: str) -> BkctlResult:
-        command = ("ledger", "delete", "3", "--from-file", "-", *arguments)
-        return spawn_bkctl(*command, stdin="1\n3\n", **environment)
+    def delete(stdin: str, *arguments: str) -> BkctlResult:
+        return spawn_bkctl("ledger", "delete", "--from-file", "-", *arguments, stdin=stdin, **environment)
 
-    unconfirmed = await asyncio.to_thread(delete)
+    unconfirmed = await asyncio.to_thread(delete, "1\n3\n", "3")
     assert (unconfirmed.exit_code, "--confirm 2" in unconfirmed.stderr) == (3, True)
-    assert (await asyncio.to_thread(delete, "--confirm", "2")).exit_code == 0
+    empty = await asyncio.to_thread(delete, "", "--confirm", "0")
+    assert (empty.exit_code, empty.stderr) == (4, "error: there is no ledger id in the file\n")
+    wrong = await asyncio.to_thread(delete, "1\nx\n", "--confirm", "2")
+    assert (wrong.exit_code, "/dev/stdin, line 2: 'x' is not a ledger id" in wrong.stderr) == (2, True)
+    assert (await asyncio.to_thread(delete, "1\n3\n", "3", "--confirm", "2")).exit_code == 0
     assert list(await shell.contents()) == [2]
 
 
